@@ -1,0 +1,94 @@
+"""Codec `coo` (spec, Codec coo): indices and values as plain tensors that any tool reads, not compressed.
+
+Indices count from the start of the whole tensor, whatever part of it the slice is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from deltastore.codec import shard
+from deltastore.codec.types import Decoded, Diff, Encoded, SliceSpec, Sparse
+from deltastore.errors import BadShard
+from deltastore.protocol.digest import MASK
+
+_WIDE: Final = 2**31
+
+
+class Coo:
+    """Coordinates: for debugging and exchange."""
+
+    id: Final = "coo"
+    kind: Final = "delta"
+
+    def encode(self, diffs: Sequence[Diff], *, nonce: bytes) -> Encoded:
+        """See `DeltaCodec.encode`; tensors whose names would collide are refused."""
+        tensors: list[tuple[str, shard.Tensor]] = []
+        for diff in diffs:
+            if diff.changed:
+                tensors += _tensors(diff)
+        changed = [diff.changed for diff in diffs]
+        deltas = [diff.state_delta for diff in diffs]
+        meta = shard.Meta(self.id, shard.nonce_text(nonce), changed, deltas)
+        return Encoded(
+            data=shard.build(meta, tensors),
+            raw_size=sum(len(tensor.data) for _, tensor in tensors),
+            state_delta=sum(deltas) & MASK,
+            changed=sum(changed),
+        )
+
+    def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
+        """See `DeltaCodec.decode`; all changes are sparse and absolute."""
+        file = shard.open_shard(data, specs, codec=self.id)
+        meta = file.meta
+        shard.check_raw_size(raw_size, sum(len(t.data) for t in file.tensors.values()), specs)
+        names = [
+            name
+            for spec, changed in zip(specs, meta.changed, strict=True)
+            if changed
+            for name in (f"{spec.label}.indices", f"{spec.label}.values")
+        ]
+        if meta.raw or len(names) != len(file.tensors) or set(names) != file.tensors.keys():
+            raise BadShard("the tensors of the shard are not those of its changed slices")
+        changes = [
+            _read(spec, changed, file.tensors) for spec, changed in zip(specs, meta.changed, strict=True)
+        ]
+        return Decoded([*changes], list(meta.changed), list(meta.digest))
+
+
+def _index_dtype(spec: SliceSpec) -> str:
+    return "I32" if spec.total < _WIDE else "I64"
+
+
+def _value_dtype(spec: SliceSpec) -> str:
+    return "U8" if spec.packed else spec.dtype
+
+
+def _tensors(diff: Diff) -> list[tuple[str, shard.Tensor]]:
+    spec, shape = diff.spec, (diff.changed,)
+    dtype = _index_dtype(spec)
+    indices = (diff.positions + spec.start).astype("<i4" if dtype == "I32" else "<i8")
+    return [
+        (f"{spec.label}.indices", shard.Tensor(dtype, shape, indices.tobytes())),
+        (f"{spec.label}.values", shard.Tensor(_value_dtype(spec), shape, diff.new.tobytes())),
+    ]
+
+
+def _read(spec: SliceSpec, changed: int, tensors: Mapping[str, shard.Tensor]) -> Sparse:
+    if not changed:
+        return Sparse(np.empty(0, np.int64), np.empty(0, spec.uint), relative=False)
+    indices = tensors[f"{spec.label}.indices"]
+    values = tensors[f"{spec.label}.values"]
+    for tensor, dtype in ((indices, _index_dtype(spec)), (values, _value_dtype(spec))):
+        if tensor.dtype != dtype or tensor.shape != (changed,):
+            raise BadShard(
+                f"slice {spec.label!r} has {tensor.dtype}{list(tensor.shape)}, not {dtype}[{changed}]"
+            )
+    # Unsigned and compared before the start is taken off: no index can wrap into range.
+    found = indices.lanes(np.dtype("<u4" if indices.dtype == "I32" else "<u8"))
+    if found[0] < spec.start or found[-1] >= spec.stop or (found[1:] <= found[:-1]).any():
+        raise BadShard(f"the indices of slice {spec.label!r} do not ascend within it")
+    return Sparse(found.astype(np.int64) - spec.start, values.lanes(spec.uint), relative=False)

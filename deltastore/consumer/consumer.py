@@ -1,0 +1,354 @@
+"""The server's side (spec, Consumer): follow a store, stage while serving, and swap weights in place.
+
+A target holds exactly one version of the store, or is poisoned and says so. Silent drift is the one fault
+that must be impossible.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from deltastore.consumer.cache import Cache
+from deltastore.consumer.directory import DirectoryTarget
+from deltastore.consumer.follow import Follower
+from deltastore.consumer.reading import Held, Reading
+from deltastore.consumer.targets import Changes, Target, TensorsTarget
+from deltastore.errors import Conflict, NoSuchVersion, Poisoned, UnreachableError, UsageError
+from deltastore.parallel import DEFAULT, Workers
+from deltastore.protocol.records import Slot, VersionRecord
+from deltastore.protocol.schema import Schema
+from deltastore.replay import schema_of
+from deltastore.state import digest_of
+from deltastore.store import Store, VersionInfo
+from deltastore.tensors.host import HostTensor
+
+if TYPE_CHECKING:
+    import torch
+
+    from deltastore.tensors.convert import Tensor
+
+_log = logging.getLogger(__name__)
+
+Check = Literal["touched", "full"]
+
+
+class Consumer:
+    """Keeps a target at versions of a store.
+
+    Args:
+        store: Where from.
+        target: A module, a dict of tensors, or the path of a checkpoint directory; None only reads.
+        base: This machine's copy of the store's external base, if it has one.
+        cache: A directory for fetched shards and floors, shared by the consumers of a host.
+        min_version: Never go below this version; for consumers without a cache of their own.
+        check: `"touched"` checks what a version changes; `"full"` also every byte after each commit.
+        full_check_every: Seconds between checks of every byte, made at the next update; None for never.
+        workers: Shards fetched and decoded at once.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        target: torch.nn.Module | Mapping[str, Tensor] | Path | None = None,
+        *,
+        base: Path | None = None,
+        cache: Path | Cache | None = None,
+        min_version: int | None = None,
+        check: Check = "touched",
+        full_check_every: float | None = 1800.0,
+        workers: Workers = DEFAULT,
+    ) -> None:
+        self.store = store
+        self._target = _target(target)
+        kept = Cache(cache) if isinstance(cache, Path) else cache
+        self._check = check
+        self._every = full_check_every
+        self._lock = threading.RLock()
+        self._follower = Follower(store, cache=kept, min_version=min_version)
+        self._reading = Reading(store, base=base, cache=kept, workers=workers)
+        self._held: Held | None = None
+        self._info: VersionInfo | None = None
+        self._poisoned = False
+        self._looked = False
+        self._checked = store.runtime.monotonic()
+        self.last_pause = 0.0
+
+    @property
+    def version(self) -> int | None:
+        """The version that the target holds; None before the first commit, or if it is poisoned."""
+        return None if self._held is None else self._held.version
+
+    @property
+    def info(self) -> VersionInfo | None:
+        """What that version is."""
+        return self._info if self._held is not None else None
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether the target's bits are no version's; it must not be served."""
+        return self._poisoned
+
+    # --- Following --------------------------------------------------------------------------------------
+
+    def latest(self) -> VersionInfo:
+        """The newest version of the store: one request when nothing is new.
+
+        Raises:
+            NoSuchVersion: The store holds no version yet.
+            Diverged: The log does not continue what was seen before.
+            StoreReplaced: Another store is at the root now.
+        """
+        with self._lock:
+            return VersionInfo.of(self._newest())
+
+    def update(self) -> VersionInfo | None:
+        """Stages and commits the newest version, if the target does not hold it; what it is, or None."""
+        with self._lock:
+            self._check_in_time()
+            try:
+                newest = self._newest()
+            except NoSuchVersion:
+                return None
+            if newest.record.state is None or (self._held and self._held.version == newest.version):
+                return None
+            return self._stage(newest).commit()
+
+    def watch(self, *, poll: float = 1.0, stop: threading.Event | None = None) -> Iterator[VersionInfo]:
+        """Yields each version after it was committed to the target; polls while there is none.
+
+        Args:
+            poll: Seconds between polls.
+            stop: Ends the iteration when it is set.
+
+        Raises:
+            DeltaStoreError: As `update`, except that versions out of reach are waited for.
+        """
+        stopping = stop or threading.Event()
+        while not stopping.is_set():
+            try:
+                info = self.update()
+            except UnreachableError as error:
+                _log.warning("no way to the newest version yet", extra={"error": str(error)})
+                info = None
+            if info is not None:
+                yield info
+            else:
+                stopping.wait(poll)
+
+    # --- Staging ----------------------------------------------------------------------------------------
+
+    def stage(self, version: int | None = None) -> Staged:
+        """Fetches, checks and prepares a version while the target goes on serving; nothing of it changes.
+
+        Args:
+            version: Which; the newest by default.
+
+        Raises:
+            NoPath: Every way to it is missing or damaged.
+            NoSuchVersion, Collected: It is not there.
+            SchemaMismatch: The target does not fit.
+        """
+        with self._lock:
+            slot = self._newest() if version is None else self._follower.slot(version)
+            return self._stage(slot)
+
+    def _stage(self, slot: Slot) -> Staged:
+        target = self.need_target()
+        info = VersionInfo.of(slot)
+        record = slot.record
+        if not isinstance(record, VersionRecord) or record.state is None:
+            raise NoSuchVersion(f"version {slot.version} holds no weights yet", version=slot.version)
+        schema = schema_of(self.store, slot)
+        target.bind(schema)
+        self._look(target, schema)
+        goal = Held(slot.version, schema.sha256, record.state, slot.sha256)
+        held = self._held
+        if held is not None and held.same_bits(goal):
+            return Staged(self, info, goal, base=held)
+        before = self._reading.fetched
+        reader = target if target.can_read_old() else None
+        patches = self._reading.changes(slot, schema, held=held, reader=reader)
+        prepared = target.stage(Changes(info, schema, patches, record.files, self.store))
+        fetched = self._reading.fetched - before
+        return Staged(self, info, goal, base=held, prepared=prepared, bytes_fetched=fetched)
+
+    def _look(self, target: Target[Any], schema: Schema) -> None:
+        """Recognises what a fresh target already holds, by a full check of schema and digest (DS-READ-7)."""
+        if self._looked or self._poisoned:
+            return
+        self._looked = True
+        if not target.can_read_old():
+            return
+        digest = digest_of(target, schema)
+        for version in (target.hint(), self.store.log.first, self._follower.seen):
+            slot = self.store.log.slot(version) if version is not None and version >= 0 else None
+            record = slot.record if slot is not None else None
+            if slot is None or not isinstance(record, VersionRecord) or record.schema is None:
+                continue
+            if (record.schema.sha256, record.state) == (schema.sha256, digest):
+                self._held = Held(slot.version, schema.sha256, digest, slot.sha256)
+                self._info = VersionInfo.of(slot)
+                return
+
+    # --- Committing -------------------------------------------------------------------------------------
+
+    def commit(self, staged: Staged) -> VersionInfo:
+        """Swaps in what was staged; see `Staged.commit`."""
+        with self._lock:
+            target = self.need_target()
+            goal, held = staged.goal, self._held
+            if held is not None and held.same_bits(goal):
+                self._take(staged)
+                return staged.info
+            if held != staged.base or staged.prepared is None:
+                raise Conflict(
+                    f"version {goal.version} was staged on another state than the target holds now",
+                    hint="Stage it again; nothing was changed",
+                    version=goal.version,
+                )
+            begun = self.store.runtime.monotonic()
+            try:
+                target.commit(staged.prepared)
+            except BaseException as error:
+                raise self._poison(f"a commit of version {goal.version} broke off: {error}") from error
+            self.last_pause = self.store.runtime.monotonic() - begun
+            self._take(staged)
+            if self._check == "full":
+                self.verify()
+            return staged.info
+
+    def verify(self) -> None:
+        """Checks every byte of the target against the digest of the version that it holds.
+
+        Raises:
+            Poisoned: They differ: stop serving; the next update takes an anchor.
+        """
+        with self._lock:
+            target, held = self.need_target(), self._held
+            self._checked = self.store.runtime.monotonic()
+            if held is None or not target.can_read_old():
+                return
+            slot = self._follower.slot(held.version, floor=False)
+            if digest_of(target, schema_of(self.store, slot)) != held.state:
+                raise self._poison(f"the weights are no longer those of version {held.version}")
+
+    def _check_in_time(self) -> None:
+        if self._every is not None and self.store.runtime.monotonic() - self._checked >= self._every:
+            self.verify()
+
+    def _take(self, staged: Staged) -> None:
+        self._held, self._info = staged.goal, staged.info
+        self._poisoned = False
+        self._reading.forget()
+
+    def _poison(self, what: str) -> Poisoned:
+        self._poisoned = True
+        self._held = self._info = None
+        return Poisoned(what, hint="Do not serve; update() brings the target back from an anchor")
+
+    # --- Reading without a target -----------------------------------------------------------------------
+
+    def host_tensors(
+        self, version: int | None = None, names: Collection[str] | None = None
+    ) -> Iterator[tuple[str, HostTensor]]:
+        """Names and bits of a version, ties included, independent of the target.
+
+        Args:
+            version: Which; the newest by default.
+            names: Only these; fetches only the shards that hold them.
+        """
+        with self._lock:
+            slot = self._newest() if version is None else self._follower.slot(version, floor=False)
+            yield from self._reading.tensors(slot, names)
+
+    def tensors(
+        self, version: int | None = None, names: Collection[str] | None = None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Like `host_tensors`, as torch tensors of their own memory, for loaders that want an iterator."""
+        from deltastore.tensors import torch as adapter
+
+        for name, host in self.host_tensors(version, names):
+            yield name, adapter.from_host(host)
+
+    def close(self) -> None:
+        """Ends the use of the store; the target stays what it is."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _newest(self) -> Slot:
+        slot = self._follower.newest()
+        if self._follower.forked:
+            self._held = self._info = None
+            self._follower.forked = False
+        return slot
+
+    def need_target(self) -> Target[Any]:
+        """The target; a `UsageError` where there is none."""
+        if self._target is None:
+            raise UsageError("this consumer has no target", hint="Pass one, or read with tensors()")
+        return self._target
+
+
+class Staged:
+    """A version that is ready: fetched, checked and brought to where the weights are.
+
+    Attributes:
+        info: What it is.
+        bytes_fetched: What it took.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        info: VersionInfo,
+        goal: Held,
+        *,
+        base: Held | None,
+        prepared: object | None = None,
+        bytes_fetched: int = 0,
+    ) -> None:
+        self._consumer = consumer
+        self.info = info
+        self.goal = goal
+        self.base = base
+        self.prepared = prepared
+        self.bytes_fetched = bytes_fetched
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+        return self.info.version
+
+    def commit(self) -> VersionInfo:
+        """Swaps it in; a second commit, after a lost reply say, does no harm.
+
+        Raises:
+            Conflict: The target has moved to another state meanwhile; nothing was changed.
+            Poisoned: The swap broke off; do not serve.
+        """
+        return self._consumer.commit(self)
+
+    def discard(self) -> None:
+        """Forgets it."""
+        if self.prepared is not None:
+            self._consumer.need_target().discard(self.prepared)
+            self.prepared = None
+
+
+def _target(target: object) -> Target[Any] | None:
+    if target is None:
+        return None
+    if isinstance(target, str | Path):
+        return DirectoryTarget(Path(target))
+    return TensorsTarget(target)  # type: ignore[arg-type]

@@ -1,0 +1,203 @@
+"""A directory as a target (spec, Consumer: materialize): a complete checkpoint, swapped by rename."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from deltastore.codec.types import Positions
+from deltastore.consumer.targets import Changes, Undo
+from deltastore.errors import DeltaStoreError, NoSpace, NotFound, UsageError
+from deltastore.protocol.digest import Lanes
+from deltastore.protocol.limits import SIDE_FILE_BYTES
+from deltastore.protocol.schema import Schema
+from deltastore.state import HostState
+from deltastore.tensors.files import open_checkpoint, write_checkpoint
+
+_log = logging.getLogger(__name__)
+MARKER: Final = "deltastore.json"
+"""What says which version a directory holds; a directory that has none and is not empty is left alone."""
+_MARGIN: Final = 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class StagedDirectory:
+    """A complete checkpoint beside the one that is served."""
+
+    path: Path
+
+
+class DirectoryTarget:
+    """A checkpoint directory in the layout of Hugging Face, always complete.
+
+    Args:
+        path: The directory; created by the first commit, replaced by each later one.
+
+    Raises:
+        UsageError: Something else is there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        self._recover()
+        if self._path.exists() and not (self._path / MARKER).is_file() and not _is_empty(self._path):
+            raise UsageError(
+                f"{path} is not empty and was not made by deltastore",
+                hint="Choose another directory; nothing in it was touched",
+            )
+        self._state: HostState | None = None
+        self._load()
+
+    def bind(self, schema: Schema) -> None:
+        """A directory takes any schema; what it holds of another one is not read."""
+        if self._state is not None and set(self._state.schema.owners) != set(schema.owners):
+            self._state = None
+        if self._state is not None:
+            self._state = HostState(schema, {t.name: self._state.lanes(t.name) for t in schema.owners})
+
+    def can_read_old(self) -> bool:
+        """Whether it holds a checkpoint."""
+        return self._state is not None
+
+    def gather(self, name: str, positions: Positions) -> Lanes:
+        """Lanes at flat positions, from the mapped file."""
+        return self._held().gather(name, positions)
+
+    def read(self, name: str, start: int, stop: int) -> Lanes:
+        """Lanes `start` to `stop`, from the mapped file."""
+        return self._held().read(name, start, stop)
+
+    def hint(self) -> int | None:
+        """The version in its marker."""
+        try:
+            version = json.loads((self._path / MARKER).read_bytes())["version"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return version if type(version) is int and version >= 0 else None
+
+    def stage(self, changes: Changes) -> StagedDirectory:
+        """Writes the whole checkpoint into a directory beside this one.
+
+        Raises:
+            NoSpace: It does not fit on the disk; nothing is left behind.
+        """
+        staged = self._beside("new")
+        files = sum(file.size for file in changes.files.values())
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self._path.parent).free
+        needed = int((changes.schema.nbytes + files) * _MARGIN)
+        if needed > free:
+            raise NoSpace(f"{self._path.parent} has {free} bytes left, {needed} are needed", hint="Make room")
+        shutil.rmtree(staged, ignore_errors=True)
+        try:
+            staged.mkdir()
+            write_checkpoint(staged, changes.schema, partial(self._new, changes))
+            for name, file in changes.files.items():
+                data = changes.store.get_object(file.sha256, file.size, most=SIDE_FILE_BYTES)
+                (staged / name).parent.mkdir(parents=True, exist_ok=True)
+                (staged / name).write_bytes(data)
+            (staged / MARKER).write_text(_marker(changes))
+            _sync(staged)
+        except OSError as error:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise NoSpace(f"{staged} could not be written: {error}", hint="Make room on the disk") from error
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
+        return StagedDirectory(staged)
+
+    def commit(self, staged: StagedDirectory) -> Undo:
+        """Swaps the directories by renaming them; a crash in between is mended at the next start."""
+        old = self._beside("old")
+        shutil.rmtree(old, ignore_errors=True)
+        had = self._path.exists()
+        if had:
+            self._path.rename(old)
+        staged.path.rename(self._path)
+        _sync_one(self._path.parent)
+        self._load()
+
+        def undo() -> None:
+            self._path.rename(staged.path)
+            if had:
+                old.rename(self._path)
+            self._load()
+
+        return undo
+
+    def discard(self, staged: StagedDirectory) -> None:
+        """Removes what was staged."""
+        shutil.rmtree(staged.path, ignore_errors=True)
+
+    def _new(self, changes: Changes, name: str) -> Lanes:
+        patch = changes.patches.get(name)
+        if patch is not None and patch.positions is None:
+            return patch.values
+        lanes = self._held().lanes(name)
+        if patch is None:
+            return lanes
+        lanes = lanes.copy()
+        patch.write_to(lanes)
+        return lanes
+
+    def _held(self) -> HostState:
+        if self._state is None:
+            raise NotFound(f"{self._path} holds no checkpoint yet")
+        return self._state
+
+    def _load(self) -> None:
+        self._state = None
+        if (self._path / MARKER).is_file():
+            try:
+                self._state = open_checkpoint(self._path)
+            except DeltaStoreError as error:
+                _log.warning(
+                    "the checkpoint cannot be read", extra={"path": str(self._path), "error": str(error)}
+                )
+
+    def _recover(self) -> None:
+        """After a crash between the two renames of a commit: the old checkpoint comes back."""
+        old = self._beside("old")
+        if old.exists() and not self._path.exists():
+            old.rename(self._path)
+
+    def _beside(self, role: str) -> Path:
+        return self._path.with_name(f".{self._path.name}.{role}")
+
+
+def _marker(changes: Changes) -> str:
+    info = changes.info
+    said = {
+        "store": changes.store.identity.store,
+        "url": changes.store.url,
+        "version": info.version,
+        "step": info.step,
+        "record_sha256": info.record_sha256,
+        "schema": info.schema,
+        "state": None if info.state is None else f"{info.state:016x}",
+    }
+    return json.dumps(said, indent=2) + "\n"
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def _sync(directory: Path) -> None:
+    """Flushes a tree to the disk, so that the rename that follows shows nothing torn."""
+    for path in [*directory.rglob("*"), directory]:
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

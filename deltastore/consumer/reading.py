@@ -1,0 +1,139 @@
+"""From what a reader holds to the bits of a version (spec, Reader): starts, plans, fetches and detours."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltastore.consumer.cache import Cache
+from deltastore.errors import UnreachableError, UsageError
+from deltastore.parallel import Workers
+from deltastore.protocol.descriptors import ShardDescriptor
+from deltastore.protocol.edges import Edge
+from deltastore.protocol.keys import Base
+from deltastore.protocol.planning import Plan
+from deltastore.protocol.records import Slot
+from deltastore.protocol.schema import Schema
+from deltastore.replay import Replay, schema_of, shard_fetcher, with_detours
+from deltastore.state import HostState, Patch, Reader
+from deltastore.store import Store
+from deltastore.tensors.files import open_checkpoint
+from deltastore.tensors.host import HostTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A version that a target holds.
+
+    Attributes:
+        version: Its number.
+        schema: SHA-256 of its schema.
+        state: Its digest.
+        record: SHA-256 of its record's stored bytes.
+    """
+
+    version: int
+    schema: str
+    state: int
+    record: str
+
+    def same_bits(self, other: Held) -> bool:
+        """Whether both are the same state, whatever their numbers."""
+        return (self.schema, self.state) == (other.schema, other.state)
+
+
+class Reading:
+    """How one consumer gets bits out of a store.
+
+    Attributes:
+        fetched: Bytes fetched so far.
+    """
+
+    def __init__(self, store: Store, *, base: Path | None, cache: Cache | None, workers: Workers) -> None:
+        self._store = store
+        self._base = base
+        self._cache = cache
+        self._workers = workers
+        self._avoid: set[Edge] = set()
+        self.fetched = 0
+
+    def changes(
+        self,
+        slot: Slot,
+        schema: Schema,
+        *,
+        held: Held | None = None,
+        reader: Reader | None = None,
+        names: Collection[str] | None = None,
+    ) -> Mapping[str, Patch]:
+        """The changes from what is held, or from nothing, to a version; each checked against its digest.
+
+        Args:
+            slot: The version's.
+            schema: Its schema.
+            held: The version that `reader` holds.
+            reader: The bits of that version.
+            names: Only these tensors, owners of their storage.
+
+        Raises:
+            NoPath: Every way there is missing or damaged.
+        """
+        starts: set[Base] = {"none"}
+        if held is not None and reader is not None and held.schema == schema.sha256:
+            starts.add(held.version)
+            if held.version == 0:
+                starts.add("external")
+        external = None if "external" in starts else self._external(schema)
+        if external is not None:
+            starts.add("external")
+        replay = Replay(schema, self._fetch, self._workers)
+        wanted = [t.name for t in schema.owners if names is None or t.name in names]
+
+        def run(chosen: Plan) -> Mapping[str, Patch]:
+            if chosen.start == "none":
+                return replay.run(chosen, None, names=names)
+            if chosen.start == "external" and external is not None:
+                patches = replay.run(chosen, external, base_state=external.digest(), names=names)
+                whole = {name: Patch(schema[name], None, external.lanes(name)) for name in wanted}
+                return {n: patches[n].over(whole[n]) if n in patches else whole[n] for n in wanted}
+            return replay.run(chosen, reader, base_state=held.state if held else None, names=names)
+
+        try:
+            return with_detours(self._store, slot, held=starts, avoid=self._avoid, run=run)
+        except UnreachableError:
+            self.forget()
+            raise
+
+    def tensors(self, slot: Slot, names: Collection[str] | None) -> Iterator[tuple[str, HostTensor]]:
+        """Names and bits of a version from nothing, ties included.
+
+        Raises:
+            UsageError: A name that it does not have.
+        """
+        schema = schema_of(self._store, slot)
+        wanted = [t.name for t in schema.tensors] if names is None else list(names)
+        for name in wanted:
+            if name not in schema:
+                raise UsageError(f"version {slot.version} has no tensor {name!r}", tensor=name)
+        owners = {schema[name].alias_of or name for name in wanted}
+        patches = self.changes(slot, schema, names=owners)
+        for name in wanted:
+            spec = schema[name]
+            yield name, HostTensor(spec.dtype, spec.shape, patches[spec.alias_of or name].values)
+
+    def forget(self) -> None:
+        """Edges that failed are given another chance: what is held has changed, or nothing else is left."""
+        self._avoid.clear()
+
+    def _external(self, schema: Schema) -> HostState | None:
+        if self._base is None:
+            return None
+        state = open_checkpoint(self._base)
+        return state if state.schema.sha256 == schema.sha256 else None
+
+    def _fetch(self, shard: ShardDescriptor) -> bytes:
+        download = shard_fetcher(self._store)
+        data = download(shard) if self._cache is None else self._cache.fetch(shard, download)
+        self.fetched += len(data)
+        return data

@@ -1,0 +1,108 @@
+"""One tensor of a target: where its bits are read, and how new ones get in (spec, Consumer: commit)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deltastore.codec.types import Positions, uint
+from deltastore.errors import Unsupported
+from deltastore.protocol import dtypes
+from deltastore.protocol.digest import Lanes
+from deltastore.state import Patch
+from deltastore.tensors.convert import is_torch
+from deltastore.tensors.host import HostTensor
+
+if TYPE_CHECKING:
+    from deltastore.tensors.convert import Tensor
+
+
+class Write(Protocol):
+    """New bits for one tensor, ready to go in without I/O or allocation; applied and undone in turn."""
+
+    def apply(self) -> None:
+        """Puts the new bits in."""
+        ...
+
+    def undo(self) -> None:
+        """Puts the old bits back, also after an `apply` that broke off."""
+        ...
+
+
+class Slot(Protocol):
+    """One tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def gather(self, positions: Positions) -> Lanes:
+        """Lanes at flat positions, as a new array in host memory."""
+        ...
+
+    def read(self, start: int, stop: int) -> Lanes:
+        """Lanes `start` to `stop` in host memory."""
+        ...
+
+    def prepare(self, patch: Patch) -> Write:
+        """Brings new bits to where the tensor is."""
+        ...
+
+
+def slot_of(name: str, tensor: Tensor) -> Slot:
+    """The slot of a torch tensor, a numpy array or a host tensor.
+
+    Raises:
+        Unsupported: It cannot be written to, or has no dtype of safetensors.
+    """
+    if is_torch(tensor):
+        from deltastore.consumer.torch_slots import TorchSlot
+
+        return TorchSlot(name, tensor)
+    if isinstance(tensor, HostTensor):
+        return ArraySlot(name, tensor.dtype, tensor.shape, tensor.lanes)
+    if isinstance(tensor, np.ndarray):
+        dtype = HostTensor.of_array(name, tensor[..., :0] if tensor.ndim else tensor).dtype
+        width = dtypes.lane_bytes(dtype)
+        if not tensor.dtype.isnative:
+            raise Unsupported(f"tensor {name!r} is not in the byte order of this machine", tensor=name)
+        return ArraySlot(name, dtype, tensor.shape, tensor.view(uint(width)))
+    raise Unsupported(f"{name!r} is a {type(tensor).__name__}, not a tensor", tensor=name)
+
+
+class ArraySlot:
+    """A numpy array of any strides."""
+
+    def __init__(self, name: str, dtype: str, shape: tuple[int, ...], lanes: NDArray[Any]) -> None:
+        if not lanes.flags.writeable:
+            raise Unsupported(f"tensor {name!r} is read-only", hint="Pass a writable array", tensor=name)
+        self.dtype = dtype
+        self.shape = shape
+        self._flat: Any = lanes.reshape(-1) if lanes.flags.c_contiguous else lanes.flat
+
+    def gather(self, positions: Positions) -> Lanes:
+        """Lanes at flat positions, as a new array."""
+        taken: Lanes = self._flat[positions]
+        return taken
+
+    def read(self, start: int, stop: int) -> Lanes:
+        """Lanes `start` to `stop`."""
+        lanes: Lanes = self._flat[start:stop]
+        return lanes
+
+    def prepare(self, patch: Patch) -> Write:
+        """Keeps new and old bits."""
+        where = slice(None) if patch.positions is None else patch.positions
+        return _ArrayWrite(self._flat, where, patch.values, np.array(self._flat[where]))
+
+
+class _ArrayWrite:
+    def __init__(self, flat: Any, where: slice | Positions, new: Lanes, old: Lanes) -> None:
+        self._flat, self._where, self._new, self._old = flat, where, new, old
+
+    def apply(self) -> None:
+        self._flat[self._where] = self._new
+
+    def undo(self) -> None:
+        self._flat[self._where] = self._old

@@ -1,0 +1,186 @@
+"""What a consumer writes to (spec, Consumer: targets): something with a layout that can stage and commit.
+
+`stage` may fail and changes nothing that serving sees; `commit` does no I/O and allocates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from deltastore.codec.types import Positions
+from deltastore.consumer.slots import Slot, Write, slot_of
+from deltastore.errors import SchemaMismatch
+from deltastore.protocol.descriptors import Descriptor
+from deltastore.protocol.digest import Lanes
+from deltastore.protocol.schema import Schema
+from deltastore.state import Patch
+from deltastore.store import Store, VersionInfo
+from deltastore.tensors.convert import memory_of, pairs
+from deltastore.tensors.names import clean
+
+if TYPE_CHECKING:
+    import torch
+
+    from deltastore.tensors.convert import Tensor
+
+P = TypeVar("P")
+Undo = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What makes one version out of what a target holds.
+
+    Attributes:
+        info: The version that they lead to.
+        schema: Its schema.
+        patches: New bits by name of the tensor that owns them; after an anchor, of all tensors.
+        files: Its side files.
+        store: Where these can be fetched.
+    """
+
+    info: VersionInfo
+    schema: Schema
+    patches: Mapping[str, Patch]
+    files: Mapping[str, Descriptor]
+    store: Store
+
+
+class Target(Protocol[P]):
+    """Weights that follow a store."""
+
+    def bind(self, schema: Schema) -> None:
+        """Makes sure that weights of this schema fit.
+
+        Raises:
+            SchemaMismatch: They do not; the message lists what is missing, extra or different.
+        """
+        ...
+
+    def can_read_old(self) -> bool:
+        """Whether the bits that were committed last can be read back."""
+        ...
+
+    def gather(self, name: str, positions: Positions) -> Lanes:
+        """Lanes of a tensor at flat positions."""
+        ...
+
+    def read(self, name: str, start: int, stop: int) -> Lanes:
+        """Lanes `start` to `stop` of a tensor."""
+        ...
+
+    def hint(self) -> int | None:
+        """The version that the target says it holds; checked by its digest before it is believed."""
+        ...
+
+    def stage(self, changes: Changes) -> P:
+        """Prepares changes; may fail, and serving does not see it."""
+        ...
+
+    def commit(self, staged: P) -> Undo:
+        """Makes them, and returns how to take them back."""
+        ...
+
+    def discard(self, staged: P) -> None:
+        """Forgets what was staged."""
+        ...
+
+
+class TensorsTarget:
+    """Tensors in memory: a state dict, or a module's; torch on any device, or numpy.
+
+    Args:
+        tensors: Names and tensors, or a module. Wrappers are taken off the names.
+    """
+
+    def __init__(self, tensors: torch.nn.Module | Mapping[str, Tensor]) -> None:
+        named = list(pairs(tensors))
+        names = clean([name for name, _ in named])
+        self._slots: dict[str, Slot] = {}
+        memories: dict[object, Slot] = {}
+        for name, (raw, tensor) in zip(names, named, strict=True):
+            if name in self._slots:
+                raise SchemaMismatch(
+                    f"two tensors are called {name!r} once wrappers are taken off", tensor=raw
+                )
+            memory = memory_of(tensor)
+            slot = memories.get(memory) if memory is not None else None
+            self._slots[name] = slot or slot_of(name, tensor)
+            if memory is not None:
+                memories[memory] = self._slots[name]
+        self._bound: dict[str, list[Slot]] = {}
+
+    def bind(self, schema: Schema) -> None:
+        """Maps each tensor of the schema to the memory that holds it, ties included."""
+        bound: dict[str, list[Slot]] = {}
+        users: dict[int, str] = {}
+        problems = [f"extra {name!r}" for name in self._slots if name not in schema]
+        for tensor in schema.tensors:
+            owner = tensor.alias_of or tensor.name
+            slot = self._slots.get(tensor.name)
+            if slot is None:
+                continue
+            if (slot.dtype, slot.shape) != (tensor.dtype, tensor.shape):
+                here, there = f"{slot.dtype}{list(slot.shape)}", f"{tensor.dtype}{list(tensor.shape)}"
+                problems.append(f"{tensor.name!r} is {here}, not {there}")
+            if users.setdefault(id(slot), owner) != owner:
+                problems.append(f"{tensor.name!r} shares memory with {users[id(slot)]!r} only here")
+            slots = bound.setdefault(owner, [])
+            if all(slot is not other for other in slots):
+                slots.append(slot)
+        problems += [f"missing {tensor.name!r}" for tensor in schema.owners if tensor.name not in bound]
+        if problems:
+            raise _does_not_fit(problems)
+        self._bound = bound
+
+    def can_read_old(self) -> bool:
+        """Always: the weights are what is served."""
+        return True
+
+    def gather(self, name: str, positions: Positions) -> Lanes:
+        """Lanes at flat positions, as a new array."""
+        return self._bound[name][0].gather(positions)
+
+    def read(self, name: str, start: int, stop: int) -> Lanes:
+        """Lanes `start` to `stop`."""
+        return self._bound[name][0].read(start, stop)
+
+    def hint(self) -> int | None:
+        """Memory does not say."""
+        return None
+
+    def stage(self, changes: Changes) -> list[Write]:
+        """Brings new bits to where the weights are, and keeps the old ones for undoing."""
+        return [slot.prepare(patch) for name, patch in changes.patches.items() for slot in self._bound[name]]
+
+    def commit(self, staged: list[Write]) -> Undo:
+        """Scatters; on an error takes back what was done."""
+        done: list[Write] = []
+
+        def undo() -> None:
+            while done:
+                done.pop().undo()
+
+        try:
+            for write in staged:
+                done.append(write)
+                write.apply()
+        except BaseException:
+            undo()
+            raise
+        return undo
+
+    def discard(self, staged: list[Write]) -> None:
+        """Nothing is outside of `staged`."""
+
+
+def _does_not_fit(problems: Iterable[str]) -> SchemaMismatch:
+    listed = list(problems)
+    shown = "; ".join(listed[:8]) + (f"; and {len(listed) - 8} more" if len(listed) > 8 else "")
+    return SchemaMismatch(
+        f"the target does not fit the store's schema: {shown}",
+        hint="Load the model that the store was made from, with the same dtypes",
+        problems=len(listed),
+    )

@@ -1,0 +1,1 @@
+"""What keeps a store in shape, from the store alone."""

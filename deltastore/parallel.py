@@ -1,0 +1,48 @@
+"""Work over many items with a bounded number in flight; inline where threads would spoil determinism."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """How much to do at once.
+
+    Attributes:
+        threads: Items in flight; 0 does one after the other in the caller's own thread, for simulators.
+    """
+
+    threads: int = 4
+
+    def map(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Results in order; at most `threads` items are begun and not yet taken.
+
+        The first error is raised in its turn, after the items in flight have ended.
+        """
+        if self.threads == 0:
+            yield from map(work, items)
+            return
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="deltastore") as pool:
+            flying: deque[Future[R]] = deque()
+            try:
+                for item in items:
+                    flying.append(pool.submit(work, item))
+                    if len(flying) >= self.threads:
+                        yield flying.popleft().result()
+                while flying:
+                    yield flying.popleft().result()
+            finally:
+                for future in flying:
+                    future.cancel()
+
+
+DEFAULT = Workers()
+INLINE = Workers(threads=0)

@@ -1,0 +1,241 @@
+"""Behind a publish (spec, Producer): encode, check and upload shards side by side, then commit in order.
+
+The queue is bounded and blocks. A transient error is tried again with the same bytes for as long as the
+producer is open; any other error breaks the pipeline, and what waited in it fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from deltastore.errors import Broken, Fenced, OutcomeUnknown, Throttled, Unavailable
+from deltastore.parallel import Workers
+from deltastore.producer.term import Content, Term
+from deltastore.protocol.edges import Edge
+from deltastore.protocol.records import Slot
+from deltastore.shards import Shard
+from deltastore.store import Store, VersionInfo
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_TRANSIENT = (Throttled, Unavailable, OutcomeUnknown)
+_PAUSE = 0.5
+
+
+class Publication:
+    """A version on its way.
+
+    Attributes:
+        version: The number that it gets unless it fails.
+    """
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self._future: Future[VersionInfo] = Future()
+
+    def done(self) -> bool:
+        """Whether it was committed or has failed."""
+        return self._future.done()
+
+    def result(self, timeout: float | None = None) -> VersionInfo:
+        """Waits for the commit.
+
+        Args:
+            timeout: Seconds; None waits for ever.
+
+        Raises:
+            TimeoutError: It is still on its way.
+            Fenced: Another producer took over.
+            Broken: An earlier version failed, and this one with it.
+            DeltaStoreError: It failed itself.
+        """
+        return self._future.result(timeout)
+
+    def settle(self, outcome: VersionInfo | BaseException) -> None:
+        """Sets the outcome, once."""
+        if isinstance(outcome, BaseException):
+            self._future.set_exception(outcome)
+        else:
+            self._future.set_result(outcome)
+
+
+@dataclass(slots=True)
+class Job:
+    """A publication and how it is made.
+
+    Attributes:
+        publication: What its caller holds.
+        makes: One function per shard that encodes and checks it.
+        content: The record's content, from the shards.
+        reads_base: Whether encoding reads the producer's base, which must not move until then.
+        encoded: Set when no shard is being encoded any more.
+    """
+
+    publication: Publication
+    makes: Sequence[Callable[[], Shard]]
+    content: Callable[[list[Shard]], Content]
+    reads_base: bool
+    encoded: threading.Event = field(default_factory=threading.Event)
+
+
+class Pipeline:
+    """The way of publications into the log.
+
+    Args:
+        store: Where objects go.
+        term: Commits.
+        workers: Shards encoded and uploaded at once; with 0 threads `submit` does everything itself.
+        depth: Publications that may wait for their commit.
+        committed: Called after each commit with its slot and embedded edge.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        term: Term,
+        *,
+        workers: Workers,
+        depth: int,
+        committed: Callable[[Slot, Edge], None],
+    ) -> None:
+        self._store = store
+        self._term = term
+        self._committed = committed
+        self._error: BaseException | None = None
+        self._closing = threading.Event()
+        self._last: Job | None = None
+        self._inline = workers.threads == 0
+        if not self._inline:
+            self._room = threading.Semaphore(depth)
+            self._jobs: queue.SimpleQueue[tuple[Job, list[Future[Shard]]] | None] = queue.SimpleQueue()
+            self._pool = ThreadPoolExecutor(workers.threads, thread_name_prefix="deltastore-shard")
+            self._thread = threading.Thread(target=self._run, name="deltastore-commit", daemon=True)
+            self._thread.start()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What broke the pipeline."""
+        return self._error
+
+    def check(self) -> None:
+        """Raises if the pipeline is broken.
+
+        Raises:
+            Fenced: Another producer took over.
+            Broken: Anything else stopped it.
+        """
+        if isinstance(self._error, Fenced):
+            raise self._error
+        if self._error is not None:
+            raise Broken(
+                f"this producer stopped: {self._error}",
+                hint="Close it and open a new one; training weights are not touched",
+            ) from self._error
+
+    def wait_encoded(self) -> None:
+        """Waits until the base may move: nothing that is encoded from it is unfinished."""
+        if self._last is not None and self._last.reads_base:
+            self._last.encoded.wait()
+
+    def submit(self, job: Job) -> None:
+        """Takes a job; blocks while the queue is full.
+
+        Raises:
+            Broken: The pipeline is broken; the job was not taken.
+        """
+        if self._inline:
+            self.check()
+            self._last = job
+            self._finish(job, [partial(self._make, make) for make in job.makes])
+            if self._error is not None and not isinstance(self._error, Exception):
+                raise self._error
+            return
+        while not self._room.acquire(timeout=_PAUSE):
+            self.check()
+        self.check()
+        self._last = job
+        left = _Countdown(len(job.makes), job.encoded.set)
+        futures = [self._pool.submit(self._make, make, left) for make in job.makes]
+        self._jobs.put((job, futures))
+
+    def close(self, timeout: float | None) -> bool:
+        """Drains the queue and stops; what is not committed after `timeout` seconds fails.
+
+        Returns:
+            Whether everything that was submitted was committed.
+        """
+        if not self._inline and self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join(timeout)
+            self._closing.set()
+            self._thread.join()
+            self._pool.shutdown()
+        self._closing.set()
+        return self._error is None
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, futures = item
+            self._finish(job, [future.result for future in futures])
+            self._room.release()
+
+    def _finish(self, job: Job, shards: Sequence[Callable[[], Shard]]) -> None:
+        try:
+            self.check()
+            made = [shard() for shard in shards]
+            content = job.content(made)
+            slot = self._patiently(lambda: self._term.commit(content))
+        except BaseException as error:  # noqa: BLE001 - whoever waits must hear of anything
+            self._error = self._error or error
+            job.encoded.set()
+            job.publication.settle(error)
+            return
+        self._committed(slot, content.edge)
+        job.publication.settle(VersionInfo.of(slot))
+
+    def _make(self, make: Callable[[], Shard], left: _Countdown | None = None) -> Shard:
+        try:
+            if self._error is not None:
+                raise Broken("an earlier version failed")
+            shard = make()
+        finally:
+            if left is not None:
+                left.tick()
+        self._patiently(lambda: self._store.put_object(shard.data))
+        return shard
+
+    def _patiently(self, operation: Callable[[], T]) -> T:
+        """Repeats an operation with the same bytes while its error is transient and the producer open."""
+        while True:
+            try:
+                return operation()
+            except _TRANSIENT as error:
+                if self._closing.is_set() or self._inline:
+                    raise
+                _log.warning("the store does not answer; trying on", extra={"error": str(error)})
+                self._closing.wait(_PAUSE)
+
+
+class _Countdown:
+    """Calls back when so many ticks have come."""
+
+    def __init__(self, count: int, done: Callable[[], None]) -> None:
+        self._left = count
+        self._done = done
+        self._lock = threading.Lock()
+        if count == 0:
+            done()
+
+    def tick(self) -> None:
+        with self._lock:
+            self._left -= 1
+            last = self._left == 0
+        if last:
+            self._done()

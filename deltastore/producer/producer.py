@@ -1,0 +1,385 @@
+"""The trainer's side (spec, Producer): publish weights, step by step, as the versions of a store."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
+
+from deltastore import codec as codecs
+from deltastore.errors import Broken, DeltaStoreError, LimitExceeded, StepWentBack, Unsupported, UsageError
+from deltastore.parallel import DEFAULT, Workers
+from deltastore.producer.anchors import Anchors
+from deltastore.producer.base import ExternalBase, Files, gather_files, store_files
+from deltastore.producer.owner import Process
+from deltastore.producer.pipeline import Job, Pipeline, Publication
+from deltastore.producer.rebuild import rebuild
+from deltastore.producer.snapshot import Make, Making, Snapshot
+from deltastore.producer.sources import Intake, OnNonFinite
+from deltastore.producer.term import Content, Term
+from deltastore.protocol import anchoring
+from deltastore.protocol.descriptors import Descriptor
+from deltastore.protocol.edges import Edge, EdgeRecord
+from deltastore.protocol.keys import Base
+from deltastore.protocol.limits import MAX_INT, USER_BYTES
+from deltastore.protocol.records import Slot, Stats, VersionRecord
+from deltastore.protocol.schema import Schema, TensorSpec
+from deltastore.protocol.wire import Value, pack
+from deltastore.shards import Shard
+from deltastore.slicing import SHARD_BYTES
+from deltastore.state import HostState
+from deltastore.store import Store
+from deltastore.tensors.host import HostTensor
+
+if TYPE_CHECKING:
+    from deltastore.tensors.convert import Weights
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+HEAD_EVERY = 64
+"""Versions after which the hint for galloping is written."""
+_PATIENCE = 30.0
+"""Seconds that leaving a `with` block by an error waits for what was published before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Saying:
+    """What a record says besides weights."""
+
+    step: int
+    user: Mapping[str, Value]
+    resumed_from: int | None = None
+
+
+class Producer:
+    """Publishes weights as the versions of a store.
+
+    Nothing is written before the first publish, which claims the log. One producer serves one training
+    process; its methods may be called from any thread, one at a time.
+
+    Args:
+        store: Where to.
+        base: A checkpoint that everybody has already: version 0 of a new store, names and dtypes of it.
+        files: Side files by name, or the checkpoint directory that holds them; None keeps those of the head.
+        dtypes: `"base"` keeps the dtypes of the base checkpoint, the head, or the first publish; a map from
+            patterns of names to dtypes of safetensors changes them for a new store.
+        export: Maps the trainer's names to the checkpoint's; None leaves a tensor out.
+        codec: Of deltas: `ulp`, `abs` or `coo`.
+        anchor_codec: Of anchors: `plain`.
+        anchors: When to add anchors in the background; None leaves it to others.
+        takeover: Claim even if the last producer may be alive.
+        on_nonfinite: `"raise"` refuses NaN and infinity; `"allow"` publishes them as they are.
+        check: Decode every shard before it is committed.
+        depth: Publications that may wait for their commit.
+        workers: Shards encoded and uploaded at once.
+        shard_bytes: Bytes of weights per shard.
+        process: Who this is, for the advice on takeovers.
+
+    Raises:
+        Unsupported: The store is a replica, or cannot be written to from here, or a codec is unknown.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        base: ExternalBase | Path | None = None,
+        files: Files | Path | None = None,
+        dtypes: Literal["base"] | Mapping[str, str] = "base",
+        export: Callable[[str], str | None] | None = None,
+        codec: str = "ulp",
+        anchor_codec: str = "plain",
+        anchors: anchoring.AnchorPolicy | None = anchoring.DEFAULT,
+        takeover: bool = False,
+        on_nonfinite: OnNonFinite = "raise",
+        check: bool = True,
+        depth: int = 2,
+        workers: Workers = DEFAULT,
+        shard_bytes: int = SHARD_BYTES,
+        process: Process | None = None,
+    ) -> None:
+        store.check_writable()
+        if codec not in codecs.DELTA or anchor_codec not in codecs.ANCHOR:
+            known = f"{', '.join(codecs.DELTA)} for deltas, {', '.join(codecs.ANCHOR)} for anchors"
+            raise Unsupported(f"there is no codec {codec!r} or {anchor_codec!r}", hint=known)
+        self._store = store
+        self._external = ExternalBase(base) if isinstance(base, Path) else base
+        self._given_files = gather_files(files)
+        self._intake = Intake({} if dtypes == "base" else dtypes, export, on_nonfinite)
+        self._making = Making(codec, anchor_codec, check, lambda: store.runtime.random_bytes(16))
+        self._takeover = takeover
+        self._depth = depth
+        self._workers = workers
+        self._shard_bytes = shard_bytes
+        self._process = process or Process()
+        self._anchors = Anchors(store, anchors, codec=anchor_codec, workers=workers)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._term: Term | None = None
+        self._pipeline: Pipeline | None = None
+        self._files: dict[str, Descriptor] = {}
+        self._snapshot: Snapshot | None = None
+        self._step = 0
+        self._queued = 0
+
+    def publish(
+        self,
+        weights: Weights,
+        *,
+        step: int,
+        user: Mapping[str, Value] | None = None,
+        partial: bool = False,
+        new_schema: bool = False,
+    ) -> Publication:
+        """Publishes weights; returns as soon as the caller may change them again.
+
+        Args:
+            weights: A module, a state dict, or an iterable of (name, tensor) pairs, which is drained at once.
+            step: The training step; may not fall.
+            user: A small map for the trainer's own use.
+            partial: Tensors that are not among `weights` stay as they are.
+            new_schema: Names, dtypes or shapes may differ from those before; costs an anchor.
+
+        Raises:
+            SchemaMismatch: The tensors are not those of the schema; the message lists them.
+            NonFinite: A tensor holds NaN or infinity.
+            StepWentBack: `step` is below that of the publish before.
+            Fenced: Another producer has taken over. Terminal.
+            Broken: An earlier publish failed; open a new producer.
+            TakeoverRefused: Another producer may be alive (first publish only).
+        """
+        with self._lock:
+            saying = self._ready(step, user)
+            term = self._begin()
+            if self._snapshot is None:
+                return self._first(term, weights, saying, partial=partial, new_schema=new_schema)
+            if new_schema:
+                candidate = self._intake.collect(weights)
+                if candidate.schema != self._snapshot.base.schema:
+                    return self._anchor(candidate, saying)
+                return self._delta(term, _owned(candidate), saying)
+            schema = self._snapshot.base.schema
+            return self._delta(term, self._intake.conform(weights, schema, partial=partial), saying)
+
+    def reset(self, weights: Weights, *, step: int, user: Mapping[str, Value] | None = None) -> Publication:
+        """Publishes an anchor-only version, which depends on nothing before it; else like `publish`."""
+        with self._lock:
+            saying = self._ready(step, user)
+            term = self._begin()
+            if self._snapshot is None:
+                self._load_files(term)
+            return self._anchor(self._intake.collect(weights), saying)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Waits until everything is committed, and says that this producer is done.
+
+        Args:
+            timeout: Seconds after which what is not committed fails; None waits as long as it takes.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            clean = self._pipeline is None or self._pipeline.close(timeout)
+            self._anchors.join(timeout)
+            if clean and self._term is not None:
+                self._term.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(None if error is None else _PATIENCE)
+
+    # --- Taking over the log ----------------------------------------------------------------------------
+
+    def _ready(self, step: int, user: Mapping[str, Value] | None) -> _Saying:
+        """Checks whatever can be checked before anything moves."""
+        if self._closed:
+            raise Broken("this producer is closed", hint="Open a new one")
+        if self._pipeline is not None:
+            self._pipeline.check()
+            self._pipeline.wait_encoded()
+        if not 0 <= step <= MAX_INT:
+            raise UsageError(f"step {step} is not a number from 0 to {MAX_INT}")
+        if step < self._step:
+            raise StepWentBack(
+                f"step {step} comes after step {self._step}",
+                hint="After going back to a checkpoint, open a new producer",
+                step=step,
+            )
+        said = dict(user or {})
+        try:
+            size = len(pack(said))
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise UsageError(
+                f"user= cannot be stored: {error}", hint="Use numbers, strings, lists and maps"
+            ) from error
+        if size > USER_BYTES:
+            raise LimitExceeded(f"user= takes {size} bytes, at most {USER_BYTES} may be")
+        return _Saying(step, said)
+
+    def _begin(self) -> Term:
+        """Claims the log, once."""
+        if self._term is not None:
+            return self._term
+        genesis = None
+        if self._external is not None and self._store.log.newest_number() is None:
+            genesis = self._external.genesis(self._store, self._external.state())
+        self._term = Term.begin(self._store, takeover=self._takeover, process=self._process, genesis=genesis)
+        self._queued = self._term.next_version - 1
+        self._pipeline = Pipeline(
+            self._store, self._term, workers=self._workers, depth=self._depth, committed=self._committed
+        )
+        return self._term
+
+    def _first(
+        self, term: Term, weights: Weights, saying: _Saying, *, partial: bool, new_schema: bool
+    ) -> Publication:
+        """The first publish: an anchor on an empty log, else a delta from the head."""
+        self._load_files(term)
+        head = term.last
+        if head is None or head.record.schema is None or head.record.state is None:
+            return self._anchor(self._intake.collect(weights), saying)
+        schema = self._store.schema(head.record.schema)
+        tensors: Iterable[tuple[TensorSpec, HostTensor]]
+        tensors = self._intake.conform(weights, schema, partial=partial)
+        if new_schema:
+            candidate = self._intake.collect(weights)
+            if candidate.schema != schema:
+                return self._anchor(candidate, saying)
+            tensors = _owned(candidate)
+        self._anchors.resume(head)
+        return self._resume(term, head, schema, tensors, saying, partial=partial)
+
+    def _resume(
+        self,
+        term: Term,
+        head: Slot,
+        schema: Schema,
+        tensors: Iterable[tuple[TensorSpec, HostTensor]],
+        saying: _Saying,
+        *,
+        partial: bool,
+    ) -> Publication:
+        """Goes on behind a head that has weights."""
+        found = rebuild(
+            self._store,
+            head,
+            tensors,
+            schema,
+            step=saying.step,
+            partial=partial,
+            external=self._external.state() if self._external else None,
+            workers=self._workers,
+        )
+        saying = _Saying(saying.step, saying.user, found.resumed_from)
+        if found.base is None:
+            return self._anchor(_given(found.candidate), saying)
+        descriptor, state = _given(head.record.schema), _given(head.record.state)
+        self._snapshot = Snapshot(found.base, descriptor, state, shard_bytes=self._shard_bytes)
+        return self._delta(term, tensors if found.candidate is None else _owned(found.candidate), saying)
+
+    def _load_files(self, term: Term) -> None:
+        record = term.last.record if term.last is not None else None
+        known = record.files if isinstance(record, VersionRecord) else {}
+        given = self._given_files
+        self._files = store_files(self._store, given, known) if given else dict(known)
+
+    # --- Making a version -------------------------------------------------------------------------------
+
+    def _delta(
+        self, term: Term, tensors: Iterable[tuple[TensorSpec, HostTensor]], saying: _Saying
+    ) -> Publication:
+        """A version that follows from the one before it."""
+        snapshot = _given(self._snapshot)
+        before, base = snapshot.state, self._before(term)
+        move = snapshot.move(tensors, self._intake.check_finite)
+        try:
+            makes = snapshot.deltas(move, self._making)
+            return self._submit(makes, saying, base=base, base_state=before)
+        except BaseException:
+            move.undo()
+            snapshot.state = before
+            raise
+
+    def _anchor(self, state: HostState, saying: _Saying) -> Publication:
+        """A version that depends on nothing; its shards are encoded from the base, which waits for them."""
+        known = self._snapshot
+        if known is not None and known.base.schema == state.schema:
+            schema = known.schema
+        else:
+            schema = self._store.put_object(state.schema.data)
+        self._snapshot = Snapshot(state, schema, state.digest(), shard_bytes=self._shard_bytes)
+        makes = self._snapshot.anchors(self._making)
+        try:
+            return self._submit(makes, saying, base="none", base_state=None)
+        except BaseException:
+            self._snapshot = known
+            raise
+
+    def _before(self, term: Term) -> Base:
+        """What the next version's delta starts from, as edges name it."""
+        last = term.last
+        if self._queued == 0 and last is not None and getattr(last.record, "external", None) is not None:
+            return "external"
+        return self._queued
+
+    def _submit(
+        self, makes: list[Make], saying: _Saying, *, base: Base, base_state: int | None
+    ) -> Publication:
+        snapshot, pipeline = _given(self._snapshot), _given(self._pipeline)
+        version, state, files = self._queued + 1, snapshot.state, self._files
+
+        def content(shards: list[Shard]) -> Content:
+            stored = sum(shard.descriptor.size for shard in shards)
+            changed = sum(shard.changed for shard in shards)
+            schema = snapshot.base.schema
+            return Content(
+                schema=snapshot.schema,
+                files=files,
+                state=state,
+                edge=Edge(base, base_state, version, state, tuple(shard.descriptor for shard in shards)),
+                step=saying.step,
+                last_anchor=version if base == "none" else self._anchors.last,
+                resumed_from=saying.resumed_from,
+                stats=Stats(changed, schema.elements, schema.nbytes, stored),
+                user=saying.user,
+            )
+
+        publication = Publication(version)
+        pipeline.submit(Job(publication, makes, content, reads_base=base == "none"))
+        self._queued, self._step = version, saying.step
+        return publication
+
+    def _committed(self, slot: Slot, edge: Edge) -> None:
+        """Whatever follows a commit; none of it can undo it."""
+        store, record = self._store, slot.record
+        if edge.is_anchor and record.schema is not None:
+            added = EdgeRecord(store=store.identity.store, schema=record.schema.sha256, edge=edge)
+            try:
+                store.add_edge(added)
+            except DeltaStoreError as error:
+                _log.warning("the anchor has no record of its own", extra={"error": str(error)})
+        self._anchors.committed(slot, edge)
+        if slot.version % HEAD_EVERY == 0:
+            store.log.write_head(slot.version)
+
+
+def _owned(state: HostState) -> Iterable[tuple[TensorSpec, HostTensor]]:
+    """The tensors of a state that own their storage."""
+    for tensor in state.schema.owners:
+        yield tensor, HostTensor(tensor.dtype, tensor.shape, state.lanes(tensor.name))
+
+
+def _given(value: T | None) -> T:
+    """A value that the steps before have set."""
+    if value is None:
+        raise AssertionError("a producer's first publish sets this")
+    return value

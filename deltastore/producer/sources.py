@@ -1,0 +1,172 @@
+"""What a trainer hands over as named bits (spec, Producer): modules, state dicts, iterators, numpy arrays.
+
+Names lose their wrappers, dtypes become the serving ones, ties are found, and what does not fit the schema is
+refused with a list.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from deltastore.errors import NonFinite, SchemaMismatch
+from deltastore.protocol.digest import Lanes
+from deltastore.protocol.schema import Schema, TensorSpec
+from deltastore.state import HostState
+from deltastore.tensors.convert import memory_of, pairs, stable, to_host
+from deltastore.tensors.host import HostTensor, all_finite
+from deltastore.tensors.names import DDP, clean, unwrap
+
+if TYPE_CHECKING:
+    from deltastore.tensors.convert import Weights
+
+OnNonFinite = Literal["raise", "allow"]
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """How weights are taken in.
+
+    Attributes:
+        dtypes: Serving dtypes by pattern of names, first match wins; others stay what they are.
+        export: Maps a name of the trainer's to the checkpoint's, or to None to leave it out.
+        on_nonfinite: What NaN and infinity come to.
+    """
+
+    dtypes: Mapping[str, str]
+    export: Callable[[str], str | None] | None = None
+    on_nonfinite: OnNonFinite = "raise"
+
+    def collect(self, weights: Weights) -> HostState:
+        """A private copy of all weights and the schema that they make.
+
+        Raises:
+            NonFinite: A tensor holds NaN or infinity.
+            SchemaMismatch: Two tensors have one name.
+            Unsupported: A dtype that safetensors does not have.
+        """
+        specs: dict[str, TensorSpec] = {}
+        lanes = {}
+        owners: dict[object, str] = {}
+        named = list(pairs(weights))
+        cleaned = clean([name for name, _ in named])
+        for inner, (_, tensor) in zip(cleaned, named, strict=True):
+            name = self.export(inner) if self.export else inner
+            if name is None:
+                continue
+            if name in specs:
+                raise SchemaMismatch(
+                    f"two tensors are called {name!r} once wrappers are taken off", tensor=name
+                )
+            owner = owners.setdefault(memory_of(tensor) or name, name)
+            host = to_host(name, tensor, cast=self._dtype(owner))
+            specs[name] = TensorSpec(name, host.dtype, host.shape, None if owner == name else owner)
+            if owner == name:
+                self.check_finite(name, host.dtype, host.lanes)
+                lanes[name] = host.lanes.copy()
+        return HostState(Schema.of(specs.values()), lanes)
+
+    def conform(
+        self, weights: Weights, schema: Schema, *, partial: bool = False
+    ) -> Iterator[tuple[TensorSpec, HostTensor]]:
+        """The tensors that own their storage, checked and cast to a schema, in the order they come.
+
+        Tied ones are compared with their owner's bits where they are other memory.
+
+        Raises:
+            SchemaMismatch: Missing, extra or doubled names, or other shapes, with a list.
+        """
+        tied = {t.alias_of for t in schema.tensors if t.alias_of is not None}
+        seen: set[str] = set()
+        owners: dict[str, HostTensor] = {}
+        ties: list[tuple[TensorSpec, HostTensor]] = []
+        extra: dict[str, object] = {}
+        memories: set[object] = set()
+        for raw, tensor in pairs(weights):
+            name = self._known_name(raw, schema)
+            if name is None:
+                continue
+            if name not in schema:
+                extra[name] = memory_of(tensor) if stable(weights) else None
+                continue
+            if name in seen:
+                raise SchemaMismatch(f"tensor {name!r} was handed over twice", tensor=name)
+            seen.add(name)
+            memories.add(memory_of(tensor))
+            spec = schema[name]
+            host = to_host(name, tensor, cast=spec.dtype)
+            host.require(name, spec.dtype, spec.shape)
+            if spec.alias_of is not None:
+                ties.append((spec, host))
+                continue
+            if name in tied:
+                owners[name] = host
+            yield spec, host
+        for owner, host in _settle(ties, owners):
+            seen.add(owner)
+            yield schema[owner], host
+        unknown = [name for name, memory in extra.items() if memory is None or memory not in memories]
+        missing = [] if partial else [t.name for t in schema.owners if t.name not in seen]
+        if unknown or missing:
+            raise _mismatch(missing, unknown)
+
+    def check_finite(self, name: str, dtype: str, lanes: Lanes) -> None:
+        """Refuses NaN and infinity, where they are refused.
+
+        Raises:
+            NonFinite: There is one.
+        """
+        if self.on_nonfinite == "raise" and not all_finite(dtype, lanes):
+            raise NonFinite(
+                f"tensor {name!r} holds NaN or infinity",
+                hint="Nothing was published; look at the training step, or pass on_nonfinite='allow'",
+                tensor=name,
+            )
+
+    def _dtype(self, name: str) -> str | None:
+        return next((d for p, d in self.dtypes.items() if fnmatch.fnmatchcase(name, p)), None)
+
+    def _known_name(self, raw: str, schema: Schema) -> str | None:
+        name = unwrap(raw)
+        exported = self.export(name) if self.export else name
+        if exported is not None and exported not in schema and name.startswith(DDP):
+            inner = name.removeprefix(DDP)
+            return self.export(inner) if self.export else inner
+        return exported
+
+
+def _settle(
+    ties: list[tuple[TensorSpec, HostTensor]], owners: dict[str, HostTensor]
+) -> Iterator[tuple[str, HostTensor]]:
+    """Owners that came only under a tied name; tied tensors must have their owner's bits."""
+    for spec, host in ties:
+        name = spec.alias_of or spec.name
+        owner = owners.get(name)
+        if owner is None:
+            owners[name] = host
+            yield name, host
+        elif memory_of(owner) != memory_of(host) and not np.array_equal(owner.lanes, host.lanes):
+            raise SchemaMismatch(
+                f"tensor {spec.name!r} is tied to {name!r} and has other bits now",
+                hint="Tie them again, or publish with new_schema=True",
+                tensor=spec.name,
+            )
+
+
+def _mismatch(missing: list[str], extra: list[str]) -> SchemaMismatch:
+    parts = [f"{what}: {_some(names)}" for what, names in (("missing", missing), ("extra", extra)) if names]
+    return SchemaMismatch(
+        f"the weights are not those of the schema ({'; '.join(parts)})",
+        hint="Map names with export=, pass partial=True for a part, or new_schema=True for another model",
+        missing=len(missing),
+        extra=len(extra),
+    )
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:8])
+    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"

@@ -1,0 +1,302 @@
+"""From what is held to a version (spec, Reader): gather edges, plan, fetch, check, and compose the changes.
+
+Nothing here writes to anybody's weights. What it returns are patches, each of them checked against the
+digest of the state that they lead to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from deltastore import codec
+from deltastore.codec import kernels
+from deltastore.codec.types import Change, Positions, SliceSpec, Whole
+from deltastore.errors import BadEdge, BadShard, IntegrityError, NoSuchVersion, NotFound, UsageError
+from deltastore.parallel import DEFAULT, Workers
+from deltastore.protocol.descriptors import ShardDescriptor, Slice, check_cover, resolve
+from deltastore.protocol.digest import MASK, Lanes, digest, tensor_key
+from deltastore.protocol.edges import Edge
+from deltastore.protocol.keys import Base
+from deltastore.protocol.planning import Plan, cheapest, identity_edge
+from deltastore.protocol.records import Kind, Slot, Tombstone
+from deltastore.protocol.schema import Schema
+from deltastore.shards import spec_of
+from deltastore.state import HostState, Overlay, Patch, Reader
+from deltastore.store import Store
+
+_log = logging.getLogger(__name__)
+
+Fetch = Callable[[ShardDescriptor], bytes]
+
+
+class FailedEdge(BadEdge):
+    """An edge that cannot be taken; `edge` says which, so that it can be avoided."""
+
+    def __init__(self, edge: Edge, problem: str) -> None:
+        super().__init__(
+            f"the edge {edge.base} -> {edge.target} cannot be taken: {problem}",
+            hint="Nothing was changed; another way is tried if there is one",
+            base=str(edge.base),
+            target=edge.target,
+        )
+        self.edge = edge
+
+
+def plan(store: Store, target: Slot, *, held: Collection[Base], avoid: Collection[Edge] = ()) -> Plan:
+    """The cheapest usable plan to a version (DS-PLAN-1).
+
+    Args:
+        store: Where the edges are.
+        target: The version's slot; it holds a record with a state.
+        held: Where the plan may start: versions, `"none"`, `"external"`.
+        avoid: Edges that have failed before.
+
+    Raises:
+        NoPath: Nothing leads there.
+    """
+    record = target.record
+    low = 0 if isinstance(record, Tombstone) or record.last_anchor is None else record.last_anchor
+    side = store.edge_keys(low, target.version)
+
+    def edges_into(version: int) -> Iterator[Edge]:
+        slot = target if version == target.version else store.log.slot(version)
+        if slot is None or isinstance(slot.record, Tombstone) or slot.record.schema is None:
+            return
+        if slot.record.kind is Kind.CLAIM and slot.record.state is not None:
+            base: Base = "external" if version == 0 else version - 1
+            yield identity_edge(base, version, slot.record.state)
+        yield from filter(_usable, slot.record.edges)
+        for key in side.get(version, []):
+            edge = _added(store, key, slot)
+            if edge is not None and _usable(edge):
+                yield edge
+
+    return cheapest(target.version, held=held, edges_into=edges_into, avoid=avoid)
+
+
+def _usable(edge: Edge) -> bool:
+    """Whether this release has the codecs of an edge, and they are of its kind (DS-CODEC-1)."""
+    codecs = codec.ANCHOR if edge.is_anchor else codec.DELTA
+    return all(shard.codec in codecs for shard in edge.shards)
+
+
+def _added(store: Store, key: str, slot: Slot) -> Edge | None:
+    """An edge from its own record, or None if it is gone or wrong: it does not exist then (DS-EDGE-4)."""
+    try:
+        record = store.edge(key)
+    except (NotFound, IntegrityError, UsageError) as error:
+        _log.warning("edge record passed over", extra={"key": key, "error": str(error)})
+        return None
+    target = slot.record
+    if target.schema is None or record.schema != target.schema.sha256 or record.edge.state != target.state:
+        _log.warning("edge record leads to another state than its version's", extra={"key": key})
+        return None
+    return record.edge
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Takes the edges of plans.
+
+    Attributes:
+        schema: Of the target; deltas never cross schemas, so also of every state that is read on the way.
+        fetch: Gets a shard's stored bytes, checked against its descriptor.
+        workers: Shards at once.
+    """
+
+    schema: Schema
+    fetch: Fetch
+    workers: Workers = DEFAULT
+
+    def run(
+        self,
+        plan: Plan,
+        base: Reader | None,
+        *,
+        base_state: int | None = None,
+        names: Collection[str] | None = None,
+    ) -> dict[str, Patch]:
+        """The changes from what is held to the target, composed and checked.
+
+        Args:
+            plan: What to take.
+            base: The state at its start; None if that is `"none"`.
+            base_state: Its digest; None likewise.
+            names: Only these tensors (owners of their storage); all by default.
+
+        Returns:
+            One patch per tensor that changes; after an anchor, one for every tensor.
+
+        Raises:
+            FailedEdge: An edge is damaged, incomplete, or does not lead to its state from what is held.
+        """
+        overlay = Overlay(base)
+        state = base_state
+        for edge in plan.edges:
+            if edge.base_state != state:
+                raise FailedEdge(edge, "it starts from another state than the one before it leads to")
+            state = edge.state
+            try:
+                self._take(edge, overlay, names)
+            except (IntegrityError, NotFound) as error:
+                raise FailedEdge(edge, str(error)) from error
+        return overlay.patches
+
+    def _take(self, edge: Edge, overlay: Overlay, names: Collection[str] | None) -> None:
+        """Lays one edge over what is there; its slices are disjoint, so all read the state before it."""
+        if not edge.shards:
+            return
+        check_cover(self.schema, edge.shards)
+        source = None if edge.is_anchor else overlay
+        parts: dict[str, list[tuple[SliceSpec, Patch]]] = {}
+        wanted = [shard for shard in edge.shards if self._touches(shard, names)]
+        for done in self.workers.map(lambda shard: self._shard(shard, source, names), wanted):
+            for spec, patch in done:
+                parts.setdefault(spec.name, []).append((spec, patch))
+        for name in sorted(parts):
+            overlay.put(_join(parts[name], source))
+
+    def _touches(self, shard: ShardDescriptor, names: Collection[str] | None) -> bool:
+        return names is None or any(one.tensor.name in names for one in resolve(self.schema, shard.slices))
+
+    def _shard(
+        self, shard: ShardDescriptor, source: Reader | None, names: Collection[str] | None
+    ) -> list[tuple[SliceSpec, Patch]]:
+        """Fetches and decodes one shard and checks what each of its slices does to the digest (DS-READ-4)."""
+        slices = list(resolve(self.schema, shard.slices))
+        specs = [spec_of(one) for one in slices]
+        decoded = codec.get(shard.codec).decode(self.fetch(shard), specs, raw_size=shard.raw_size)
+        if sum(decoded.deltas) & MASK != shard.state_delta:
+            raise BadShard(f"shard {shard.sha256}: its slices do not add up to its descriptor's digest")
+        patches = []
+        for one, spec, change, declared in zip(slices, specs, decoded.changes, decoded.deltas, strict=True):
+            if names is not None and spec.name not in names:
+                continue
+            patch, delta = _evaluate(one, spec, change, source)
+            if delta != declared:
+                raise BadEdge(
+                    f"tensor {spec.label!r} would not get the bits that its digest says",
+                    hint="The base held here, or the edge, is not what it should be",
+                    tensor=spec.name,
+                    shard=shard.sha256,
+                )
+            if patch is not None:
+                patches.append((spec, patch))
+        return patches
+
+
+def _evaluate(one: Slice, spec: SliceSpec, change: Change, source: Reader | None) -> tuple[Patch | None, int]:
+    """The patch that a change is, in positions of its tensor, and what it does to the digest."""
+    key = tensor_key(spec.name)
+    if isinstance(change, Whole):
+        delta = digest(change.lanes, key, spec.first_word)
+        if source is not None:
+            old = np.ascontiguousarray(source.read(spec.name, spec.start, spec.stop))
+            delta = (delta - digest(old, key, spec.first_word)) & MASK
+        if spec.whole:
+            return Patch(one.tensor, None, change.lanes), delta
+        return Patch(one.tensor, np.arange(spec.start, spec.stop), change.lanes), delta
+    if change.positions.size == 0:
+        return None, 0
+    if source is None:
+        raise BadShard(f"tensor {spec.label!r} is sparse in an anchor")
+    held = source
+
+    def read(positions: Positions) -> Lanes:
+        return held.gather(spec.name, positions + spec.start)
+
+    gathered = kernels.gather_words(spec, read, change.positions)
+    values = kernels.new_bits(change, gathered.old)
+    return Patch(one.tensor, change.positions + spec.start, values), gathered.delta(values)
+
+
+def _join(parts: list[tuple[SliceSpec, Patch]], source: Reader | None) -> Patch:
+    """The patches of one tensor's disjoint slices as one."""
+    parts.sort(key=lambda part: part[0].start)
+    if len(parts) == 1 and (source is not None or parts[0][1].positions is None):
+        return parts[0][1]
+    tensor = parts[0][1].tensor
+    values = np.concatenate([patch.values for _, patch in parts])
+    if values.size == tensor.lanes:
+        return Patch(tensor, None, values)
+    return Patch(tensor, np.concatenate([p.positions for _, p in parts if p.positions is not None]), values)
+
+
+def state_at(
+    store: Store,
+    target: Slot,
+    *,
+    external: HostState | None = None,
+    avoid: set[Edge] | None = None,
+    workers: Workers = DEFAULT,
+) -> HostState:
+    """The whole state of a version, from the store alone or on top of its external base.
+
+    Args:
+        store: Where it is.
+        target: The version's slot.
+        external: The external base, if it is at hand; not changed.
+        avoid: Edges that have failed before; failing ones are added.
+        workers: Shards at once.
+
+    Raises:
+        NoPath: Nothing leads there.
+    """
+    schema = schema_of(store, target)
+    replay = Replay(schema, shard_fetcher(store), workers)
+    state = HostState.empty(schema)
+
+    def run(chosen: Plan) -> Mapping[str, Patch]:
+        if chosen.start != "external" or external is None:
+            return replay.run(chosen, None)
+        patches = replay.run(chosen, external, base_state=external.digest())
+        for tensor in schema.owners:
+            state.lanes(tensor.name)[:] = external.lanes(tensor.name)
+        return patches
+
+    held: set[Base] = {"none"} if external is None else {"none", "external"}
+    state.apply(with_detours(store, target, held=held, avoid=avoid, run=run))
+    return state
+
+
+def schema_of(store: Store, slot: Slot) -> Schema:
+    """The schema of a version.
+
+    Raises:
+        NoSuchVersion: It holds no weights: nothing was published before it.
+    """
+    if slot.record.schema is None:
+        raise NoSuchVersion(f"version {slot.version} holds no weights yet", version=slot.version)
+    return store.schema(slot.record.schema)
+
+
+def with_detours(
+    store: Store,
+    target: Slot,
+    *,
+    held: Collection[Base],
+    run: Callable[[Plan], Mapping[str, Patch]],
+    avoid: set[Edge] | None = None,
+) -> Mapping[str, Patch]:
+    """Plans and runs until a plan succeeds; a failing edge is remembered and routed around (DS-READ-6).
+
+    Raises:
+        NoPath: No plan is left.
+    """
+    bad = set() if avoid is None else avoid
+    while True:
+        chosen = plan(store, target, held=held, avoid=bad)
+        try:
+            return run(chosen)
+        except FailedEdge as error:
+            _log.warning("edge failed", extra={"target": error.edge.target, "error": str(error)})
+            bad.add(error.edge)
+
+
+def shard_fetcher(store: Store) -> Fetch:
+    """Fetches shards from a store, checked by length and SHA-256."""
+    return lambda shard: store.get_object(shard.sha256, shard.size)

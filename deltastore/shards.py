@@ -1,0 +1,133 @@
+"""Shards as they are made (spec, Descriptors): encoded, checked by decoding them again, and described."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+from deltastore import codec
+from deltastore.codec import kernels
+from deltastore.codec.types import Change, Dense, Diff, Encoded, SliceSpec, Whole
+from deltastore.errors import BadShard, Unsupported
+from deltastore.protocol.descriptors import ShardDescriptor, Slice, compress
+from deltastore.protocol.digest import Lanes, digest, tensor_key
+from deltastore.protocol.limits import SHARD_BYTES
+from deltastore.protocol.schema import Schema
+from deltastore.protocol.wire import sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard that is ready to be stored.
+
+    Attributes:
+        data: Its bytes.
+        descriptor: What records say of it.
+        changed: Lanes that it changes.
+    """
+
+    data: bytes
+    descriptor: ShardDescriptor
+    changed: int
+
+
+def spec_of(one: Slice) -> SliceSpec:
+    """A slice as codecs take it."""
+    tensor = one.tensor
+    return SliceSpec(tensor.name, tensor.dtype, tensor.shape, one.start, one.stop, tensor.lanes)
+
+
+def make_delta(
+    codec_id: str,
+    schema: Schema,
+    slices: Sequence[Slice],
+    diffs: Sequence[Diff],
+    *,
+    nonce: bytes,
+    check: bool,
+) -> Shard:
+    """A shard of what changed in some slices.
+
+    Args:
+        codec_id: A delta codec.
+        schema: That the slices are of.
+        slices: In schema order.
+        diffs: One for each of them.
+        nonce: 16 random bytes.
+        check: Decode the result and compare it with the diffs: a wrong delta never enters the log.
+
+    Raises:
+        BadShard: It does not decode to the diffs.
+    """
+    chosen = codec.DELTA[codec_id]
+    encoded = chosen.encode(diffs, nonce=nonce)
+    if check:
+        decoded = chosen.decode(encoded.data, [d.spec for d in diffs], raw_size=encoded.raw_size)
+        for diff, change, delta in zip(diffs, decoded.changes, decoded.deltas, strict=True):
+            if delta != diff.state_delta or not _says(change, diff):
+                raise _not_itself(codec_id, diff.spec)
+    return _described(codec_id, schema, slices, encoded)
+
+
+def make_anchor(
+    codec_id: str,
+    schema: Schema,
+    slices: Sequence[Slice],
+    denses: Sequence[Dense],
+    *,
+    nonce: bytes,
+    check: bool,
+) -> Shard:
+    """A shard of whole slices; arguments and errors as for `make_delta`."""
+    chosen = codec.ANCHOR[codec_id]
+    encoded = chosen.encode(denses, nonce=nonce)
+    if check:
+        decoded = chosen.decode(encoded.data, [d.spec for d in denses], raw_size=encoded.raw_size)
+        for dense, change, delta in zip(denses, decoded.changes, decoded.deltas, strict=True):
+            same = isinstance(change, Whole) and np.array_equal(change.lanes, dense.lanes)
+            if not same or delta != dense.digest:
+                raise _not_itself(codec_id, dense.spec)
+    return _described(codec_id, schema, slices, encoded)
+
+
+def dense(one: Slice, lanes: Lanes) -> Dense:
+    """A whole slice with its digest."""
+    spec = spec_of(one)
+    return Dense(spec, lanes, digest(lanes, tensor_key(spec.name), spec.first_word))
+
+
+def _says(change: Change, diff: Diff) -> bool:
+    if isinstance(change, Whole):
+        return diff.whole is not None and np.array_equal(change.lanes, diff.whole)
+    return np.array_equal(change.positions, diff.positions) and np.array_equal(
+        kernels.new_bits(change, diff.old), diff.new
+    )
+
+
+def _described(codec_id: str, schema: Schema, slices: Sequence[Slice], encoded: Encoded) -> Shard:
+    if len(encoded.data) > SHARD_BYTES:
+        raise Unsupported(
+            f"a shard of {slices[0].tensor.name!r} and others would have {len(encoded.data)} bytes",
+            hint=f"At most {SHARD_BYTES}: cut the schema into smaller shards",
+        )
+    descriptor = ShardDescriptor(
+        sha256=sha256(encoded.data),
+        xxh3=xxhash.xxh3_64_intdigest(encoded.data),
+        size=len(encoded.data),
+        raw_size=encoded.raw_size,
+        codec=codec_id,
+        state_delta=encoded.state_delta,
+        slices=compress(schema, slices),
+    )
+    return Shard(encoded.data, descriptor, encoded.changed)
+
+
+def _not_itself(codec_id: str, spec: SliceSpec) -> BadShard:
+    return BadShard(
+        f"codec {codec_id!r} does not give tensor {spec.label!r} back as it was",
+        hint="Nothing was published; this is a fault of deltastore or of the memory, report it",
+        tensor=spec.name,
+    )

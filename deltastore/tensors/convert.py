@@ -1,0 +1,79 @@
+"""Whatever trainers and servers hold, torch or numpy, as named bits; torch is touched only where it is used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deltastore.errors import Unsupported
+from deltastore.tensors.host import HostTensor
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensor = torch.Tensor | NDArray[Any] | HostTensor
+    Weights = torch.nn.Module | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+
+
+def is_module(value: object) -> TypeGuard[torch.nn.Module]:
+    """Whether it is a torch module."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def is_torch(value: object) -> TypeGuard[torch.Tensor]:
+    """Whether it is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def pairs(weights: Weights) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of a module's state, a state dict, or an iterable of pairs."""
+    if is_module(weights):
+        yield from weights.state_dict(keep_vars=True).items()
+    elif isinstance(weights, Mapping):
+        yield from weights.items()
+    else:
+        yield from weights  # type: ignore[misc]
+
+
+def stable(weights: Weights) -> bool:
+    """Whether all tensors live at once, so that shared memory is a tie; an iterator may reuse it."""
+    return is_module(weights) or isinstance(weights, Mapping | list | tuple)
+
+
+def to_host(name: str, tensor: Tensor, *, cast: str | None = None) -> HostTensor:
+    """The bits of a tensor; a view where that is possible. `cast` applies to torch tensors.
+
+    Raises:
+        Unsupported: Not a tensor, or of a dtype or layout that safetensors does not have.
+    """
+    if isinstance(tensor, HostTensor):
+        return tensor
+    if isinstance(tensor, np.ndarray):
+        return HostTensor.of_array(name, tensor)
+    if is_torch(tensor):
+        from deltastore.tensors import torch as adapter
+
+        return adapter.to_host(name, tensor, cast=cast)
+    raise Unsupported(
+        f"{name!r} is a {type(tensor).__name__}, not a tensor",
+        hint="Pass torch tensors or numpy arrays",
+        tensor=name,
+    )
+
+
+def memory_of(tensor: Tensor) -> tuple[object, ...] | None:
+    """What two tensors share if they are the same view of the same memory; None where there is none."""
+    if is_torch(tensor):
+        from deltastore.tensors import torch as adapter
+
+        return adapter.storage_key(tensor)
+    array = tensor.lanes if isinstance(tensor, HostTensor) else tensor
+    if not isinstance(array, np.ndarray) or array.size == 0:
+        return None
+    return (array.__array_interface__["data"][0], array.dtype.str, array.shape, array.strides)

@@ -1,0 +1,318 @@
+"""Codec ulp, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+from codec_samples import NONCE, diff, pair, whole_spec
+
+from deltastore import codec as codecs
+from deltastore.codec import frames, shard
+from deltastore.codec.types import Diff, Encoded, SliceSpec, Sparse, Whole
+from deltastore.errors import BadShard, DeltaStoreError, LimitExceeded, UsageError
+from deltastore.protocol.digest import Lanes
+
+ULP = codecs.DELTA["ulp"]
+Streams = Mapping[str, bytes]
+
+
+def streams(encoded: Encoded) -> dict[str, bytes]:
+    """The raw streams of a shard."""
+    file = shard.parse(encoded.data)
+    result = {"M": bytes(file.tensors["M"].data)}
+    for name, raw in file.meta.raw.items():
+        stored = memoryview(file.tensors[name].data)
+        result[name] = frames.decompress(stored, file.meta.frames[name], raw)
+    return result
+
+
+def craft(parts: Streams, changed: list[int]) -> Encoded:
+    """A shard with any streams at all."""
+    sizes, raw, tensors = {}, {}, []
+    for name, part in parts.items():
+        stored = part
+        if name != "M":
+            stored, sizes[name] = frames.compress(part)
+            raw[name] = len(part)
+        tensors.append((name, shard.Tensor("U8", (len(stored),), stored)))
+    meta = shard.Meta("ulp", NONCE.hex(), changed, [int(n > 0) for n in changed], sizes, raw)
+    total = sum(map(len, parts.values()))
+    return Encoded(shard.build(meta, tensors), total, 0, sum(changed))
+
+
+def steps(lanes: int, changes: Mapping[int, int], dtype: str = "BF16") -> Diff:
+    spec = whole_spec(dtype, lanes)
+    base = np.full(lanes, 100, spec.uint)
+    new = base.copy()
+    for at, step in changes.items():
+        new[at] = (100 + step) % (1 << 8 * spec.lane_bytes)
+    return diff(spec, base, new)
+
+
+def test_gaps_codes_and_escapes_are_written_as_specified() -> None:
+    encoded = ULP.encode([steps(1000, {0: 1, 3: -1, 300: 2, 301: 200, 999: -1})], nonce=NONCE)
+    assert streams(encoded) == {
+        "M": b"\x01",
+        "T": bytes.fromhex("08000000 05000000 02000000 01000000"),
+        "G": bytes.fromhex("00 02 ff29 00 ffffbb"),
+        "U": bytes([0b10_10_00_01, 0b00]),
+        "X": bytes.fromhex("01 ff"),
+        "Y": bytes.fromhex("c800"),
+    }
+    assert encoded.raw_size == 1 + 16 + 8 + 2 + 2 + 2
+
+
+def test_rare_changes_have_gaps_of_16_bits_in_two_planes() -> None:
+    encoded = ULP.encode([steps(70_000, {10: 1, 69_000: -1})], nonce=NONCE)
+    assert streams(encoded) == {
+        "M": b"\x02",
+        "T": bytes.fromhex("03000000 02000000 00000000 00000000"),
+        "H": bytes.fromhex("0a ff 7e"),
+        "I": bytes.fromhex("00 ff 0d"),
+        "U": b"\x01",
+    }
+
+
+def test_slices_follow_one_another_in_every_stream() -> None:
+    diffs = [
+        steps(8, {7: 1}),
+        steps(8, {}),
+        steps(2, {0: 1000, 1: -3}, "U32"),
+        steps(20, {19: -1, 1: -2}, "U8"),
+    ]
+    assert streams(ULP.encode(diffs, nonce=NONCE)) == {
+        "M": bytes([1, 0, 3, 1]),
+        "T": bytes.fromhex("01000000 01000000 00000000 00000000 02000000 02000000 01000000 00000000"),
+        "G": bytes([7, 1, 17]),
+        "U": bytes([1, 2]),
+        "X": bytes([0]),
+        "F0": bytes([0x4C, 97]),
+        "F1": bytes([4, 0]),
+        "F2": bytes(2),
+        "F3": bytes(2),
+    }
+
+
+def test_the_cursor_starts_again_at_every_block() -> None:
+    block = 1 << 18
+    lanes = 2 * block + 3
+    encoded = ULP.encode([steps(lanes, {block - 1: 1, 2 * block + 2: 1})], nonce=NONCE)
+    found = streams(encoded)
+    assert np.frombuffer(found["T"], "<u4").reshape(3, 4).tolist() == [
+        [5, 1, 0, 0],
+        [0, 0, 0, 0],
+        [1, 1, 0, 0],
+    ]
+    symbols = np.frombuffer(found["H"], np.uint8) + 256 * np.frombuffer(found["I"], np.uint8).astype(int)
+    assert symbols.tolist() == [65535] * 4 + [3, 2]
+    assert found["U"] == b"\x01\x01"
+
+
+@pytest.mark.parametrize(
+    ("lanes", "changed", "mode"), [(3840, 10, 1), (3841, 10, 2), (100, 0, 0), (40, 40, 1)]
+)
+def test_density_chooses_the_mode(lanes: int, changed: int, mode: int) -> None:
+    encoded = ULP.encode([steps(lanes, dict.fromkeys(range(changed), 1))], nonce=NONCE)
+    assert streams(encoded)["M"] == bytes([mode])
+
+
+def test_a_slice_is_stored_whole_where_changes_take_as_many_bytes() -> None:
+    # 8 lanes of 2 bytes: 3 gaps, 1 byte of codes and 3 full escapes of 1 + 2 bytes make 13; a fourth 17.
+    for count, kind in ((3, Sparse), (4, Whole)):
+        item = steps(8, dict.fromkeys(range(count), 1000))
+        encoded = ULP.encode([item], nonce=NONCE)
+        (change,) = ULP.decode(encoded.data, [item.spec], raw_size=encoded.raw_size).changes
+        assert isinstance(change, kind)
+
+
+def test_without_the_whole_slice_changes_are_stored_whatever_they_take() -> None:
+    item = steps(8, dict.fromkeys(range(8), 1000))
+    bare = Diff(item.spec, item.positions, item.old, item.new, item.state_delta)
+    assert streams(ULP.encode([bare], nonce=NONCE))["M"] == b"\x01"
+
+
+def test_a_lane_that_did_not_change_is_no_change() -> None:
+    item = steps(8, {1: 1})
+    wrong = Diff(item.spec, item.positions, item.new, item.new, item.state_delta)
+    with pytest.raises(UsageError, match="did not change"):
+        ULP.encode([wrong], nonce=NONCE)
+
+
+def test_a_nonce_has_16_bytes() -> None:
+    with pytest.raises(UsageError, match="nonce"):
+        ULP.encode([steps(8, {1: 1})], nonce=b"short")
+
+
+@pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
+def test_size_is_near_the_order_0_bound(density: float) -> None:
+    rng = np.random.default_rng(11)
+    spec = whole_spec("BF16", 1 << 22)
+    base = np.zeros(spec.lanes, np.uint16)
+    where = rng.random(spec.lanes) < density
+    new = np.where(where, rng.choice(np.array([1, 65535], np.uint16), spec.lanes), base)
+    encoded = ULP.encode([diff(spec, base, new)], nonce=NONCE)
+    p = encoded.changed / spec.lanes
+    entropy = -(p * np.log2(p) + (1 - p) * np.log2(1 - p)) * spec.lanes + encoded.changed
+    assert len(encoded.data) < 1.05 * entropy / 8 + 1024
+
+
+GOOD: Streams = {
+    "M": b"\x01",
+    "T": bytes.fromhex("03000000 03000000 02000000 01000000"),
+    "G": bytes([0, 1, 2]),
+    "U": bytes([0b10_10_01]),
+    "X": bytes([0, 255]),
+    "Y": bytes.fromhex("c800"),
+}
+SPEC = whole_spec("BF16", 9)
+
+
+def table(*counts: int) -> bytes:
+    return np.array(counts, "<u4").tobytes()
+
+
+def decode(parts: Streams, changed: int = 3, spec: SliceSpec = SPEC) -> Lanes:
+    encoded = craft({name: part for name, part in parts.items() if part}, [changed])
+    (change,) = ULP.decode(encoded.data, [spec], raw_size=encoded.raw_size).changes
+    assert isinstance(change, Sparse)
+    return change.values
+
+
+def test_the_crafted_shard_is_good() -> None:
+    assert decode(GOOD).tolist() == [1, 65534, 200]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"M": b"\x00"},
+        {"M": b"\x02"},
+        {"M": b"\x03"},
+        {"M": b"\x04"},
+        {"M": b"\x01\x00"},
+        {"M": b""},
+        {"T": table(2, 3, 2, 1)},
+        {"T": table(4, 3, 2, 1)},
+        {"T": table(3, 2, 2, 1)},
+        {"T": table(3, 3, 1, 1)},
+        {"T": table(3, 3, 4, 1)},
+        {"T": table(3, 3, 2, 2)},
+        {"T": table(3, 3, 2, 3)},
+        {"T": table(0, 3, 2, 1)},
+        {"T": table(2**32 - 1, 3, 2, 1)},
+        {"T": table(2**32 - 1, 2**32 - 1, 2**32 - 1, 2**32 - 1)},
+        {"T": table(3, 3, 2, 1) * 2},
+        {"T": table(3, 3, 2)},
+        {"T": b""},
+        {"G": bytes([0, 1, 6])},
+        {"G": bytes([0, 1, 255])},
+        {"G": bytes([0, 1])},
+        {"G": bytes([0, 1, 2, 0])},
+        {"U": bytes([0b11_10_01])},
+        {"U": bytes([0b01_10_01])},
+        {"U": bytes([0b01_10_10_01])},
+        {"U": bytes([0b10_10_01, 0])},
+        {"U": b""},
+        {"X": bytes([255, 255])},
+        {"X": bytes([0, 0])},
+        {"X": bytes([0])},
+        {"Y": bytes.fromhex("0000")},
+        {"Y": bytes.fromhex("0100")},
+        {"Y": bytes.fromhex("ffff")},
+        {"Y": bytes.fromhex("8000")},
+        {"Y": bytes.fromhex("c8")},
+        {"Y": bytes.fromhex("c80000")},
+        {"Y": b""},
+        {"H": b"\x00"},
+        {"Q": b"\x00"},
+        {"F0": b"\x00"},
+    ],
+    ids=str,
+)
+def test_streams_that_break_a_rule_are_refused(broken: Streams) -> None:
+    with pytest.raises(BadShard):
+        decode({**GOOD, **broken})
+
+
+def test_the_smallest_full_escapes_are_accepted() -> None:
+    # zigzag(129) - 3 = 255 and zigzag(-130) - 3 = 256.
+    for step, text in ((129, "8100"), (65536 - 130, "7eff")):
+        assert decode({**GOOD, "Y": bytes.fromhex(text)}).tolist()[2] == step
+
+
+def test_a_change_of_another_number_than_declared_is_refused() -> None:
+    for changed in (0, 2, 4, 10):
+        with pytest.raises(BadShard):
+            decode(GOOD, changed)
+
+
+@pytest.mark.parametrize("value", [253, 254, 255])
+def test_an_escape_wider_than_a_one_byte_lane_is_refused(value: int) -> None:
+    parts = {"M": b"\x01", "G": b"\x04", "U": b"\x02", "X": bytes([value])}
+    parts |= {"T": table(1, 1, 1, int(value == 255)), "Y": b"\x80" if value == 255 else b""}
+    spec = whole_spec("U8", 9)
+    with pytest.raises(BadShard, match="shortest"):
+        decode(parts, 1, spec)
+    assert decode({**parts, "X": b"\xfc", "Y": b"", "T": table(1, 1, 1, 0)}, 1, spec) == [128]
+
+
+def test_an_empty_block_has_no_symbols() -> None:
+    spec = whole_spec("BF16", (1 << 18) + 4)
+    parts = {"M": b"\x01", "G": b"\x01\xff", "U": b"\x01"}
+    with pytest.raises(BadShard):
+        decode({**parts, "T": table(1, 1, 0, 0) + table(1, 0, 0, 0)}, 1, spec)
+
+
+def with_meta(edit: Callable[[dict[str, int]], None]) -> Encoded:
+    encoded = craft(GOOD, [3])
+    file = shard.parse(encoded.data)
+    raw = dict(file.meta.raw)
+    edit(raw)
+    meta = shard.Meta("ulp", NONCE.hex(), [3], [1], file.meta.frames, raw)
+    data = shard.build(meta, list(file.tensors.items()))
+    return Encoded(data, sum(raw.values()) + 1, 0, 3)
+
+
+@pytest.mark.parametrize("name", ["T", "G", "U", "X", "Y"])
+@pytest.mark.parametrize("size", [0, 7, 1000, 2**40, 2**53 - 1])
+def test_a_raw_size_that_is_not_needed_is_refused_before_inflating(
+    name: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inflated: list[int] = []
+    real = frames.decompress
+
+    def spy(data: memoryview, sizes: list[int], raw: int) -> bytes:
+        inflated.append(raw)
+        return real(data, sizes, raw)
+
+    monkeypatch.setattr(frames, "decompress", spy)
+    encoded = with_meta(lambda raw: raw.update({name: size}))
+    with pytest.raises(LimitExceeded if size > 10**6 else BadShard):
+        ULP.decode(encoded.data, [SPEC], raw_size=encoded.raw_size)
+    assert max(inflated, default=0) <= 16
+
+
+@pytest.mark.parametrize("raw_size", [0, 29, 31, 10**6, 2**63])
+def test_a_raw_size_other_than_the_descriptors_is_refused(raw_size: int) -> None:
+    encoded = craft(GOOD, [3])
+    assert encoded.raw_size == 25
+    with pytest.raises(DeltaStoreError) as caught:
+        ULP.decode(encoded.data, [SPEC], raw_size=raw_size)
+    assert isinstance(caught.value, LimitExceeded if raw_size > 10**5 else BadShard)
+
+
+def test_steps_of_successive_deltas_add() -> None:
+    rng = np.random.default_rng(2)
+    spec, first, second = pair(rng, whole_spec("F16", 5000), 0.1, "steps")
+    third = pair(rng, spec, 0.1, "steps")[2]
+    total = np.zeros(spec.lanes, np.uint16)
+    for old, new in ((first, second), (second, third)):
+        encoded = ULP.encode([diff(spec, old, new)], nonce=NONCE)
+        (change,) = ULP.decode(encoded.data, [spec], raw_size=encoded.raw_size).changes
+        if isinstance(change, Sparse):
+            total[change.positions] += change.values
+        else:
+            total += change.lanes - old
+    np.testing.assert_array_equal(first + total, third)
