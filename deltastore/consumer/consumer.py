@@ -68,7 +68,8 @@ class Consumer:
         kept = Cache(cache) if isinstance(cache, Path) else cache
         self._check = check
         self._every = full_check_every
-        self._lock = threading.RLock()
+        self._staging = threading.RLock()
+        self._committing = threading.RLock()
         self._follower = Follower(store, cache=kept, min_version=min_version)
         self._reading = Reading(store, base=base, cache=kept, workers=workers)
         self._held: Held | None = None
@@ -103,12 +104,12 @@ class Consumer:
             Diverged: The log does not continue what was seen before.
             StoreReplaced: Another store is at the root now.
         """
-        with self._lock:
+        with self._staging:
             return VersionInfo.of(self._newest())
 
     def update(self) -> VersionInfo | None:
         """Stages and commits the newest version, if the target does not hold it; what it is, or None."""
-        with self._lock:
+        with self._staging:
             self._check_in_time()
             try:
                 newest = self._newest()
@@ -152,9 +153,16 @@ class Consumer:
             NoPath: Every way to it is missing or damaged.
             NoSuchVersion, Collected: It is not there.
             SchemaMismatch: The target does not fit.
+            UsageError: It is older than what the target holds.
         """
-        with self._lock:
+        with self._staging:
             slot = self._newest() if version is None else self._follower.slot(version)
+            if self._held is not None and slot.version < self._held.version:
+                raise UsageError(
+                    f"version {slot.version} is older than version {self._held.version}, which is held",
+                    hint="A consumer never goes down by itself; use a fresh one",
+                    version=slot.version,
+                )
             return self._stage(slot)
 
     def _stage(self, slot: Slot) -> Staged:
@@ -166,7 +174,7 @@ class Consumer:
         schema = schema_of(self.store, slot)
         target.bind(schema)
         self._look(target, schema)
-        goal = Held(slot.version, schema.sha256, record.state, slot.sha256)
+        goal = Held(slot.version, schema, record.state, slot.sha256)
         held = self._held
         if held is not None and held.same_bits(goal):
             return Staged(self, info, goal, base=held)
@@ -175,6 +183,8 @@ class Consumer:
         patches = self._reading.changes(slot, schema, held=held, reader=reader)
         prepared = target.stage(Changes(info, schema, patches, record.files, self.store))
         fetched = self._reading.fetched - before
+        if self._held is not held:
+            self._reading.forget()  # a commit moved the target meanwhile: no edge is to blame
         return Staged(self, info, goal, base=held, prepared=prepared, bytes_fetched=fetched)
 
     def _look(self, target: Target[Any], schema: Schema) -> None:
@@ -191,7 +201,7 @@ class Consumer:
             if slot is None or not isinstance(record, VersionRecord) or record.schema is None:
                 continue
             if (record.schema.sha256, record.state) == (schema.sha256, digest):
-                self._held = Held(slot.version, schema.sha256, digest, slot.sha256)
+                self._held = Held(slot.version, schema, digest, slot.sha256)
                 self._info = VersionInfo.of(slot)
                 return
 
@@ -199,7 +209,7 @@ class Consumer:
 
     def commit(self, staged: Staged) -> VersionInfo:
         """Swaps in what was staged; see `Staged.commit`."""
-        with self._lock:
+        with self._committing:
             target = self.need_target()
             goal, held = staged.goal, self._held
             if held is not None and held.same_bits(goal):
@@ -215,7 +225,10 @@ class Consumer:
             try:
                 target.commit(staged.prepared)
             except BaseException as error:
-                raise self._poison(f"a commit of version {goal.version} broke off: {error}") from error
+                poisoned = self._poison(f"a commit of version {goal.version} broke off: {error!r}")
+                if isinstance(error, Exception):
+                    raise poisoned from error
+                raise
             self.last_pause = self.store.runtime.monotonic() - begun
             self._take(staged)
             if self._check == "full":
@@ -228,13 +241,12 @@ class Consumer:
         Raises:
             Poisoned: They differ: stop serving; the next update takes an anchor.
         """
-        with self._lock:
+        with self._committing:
             target, held = self.need_target(), self._held
             self._checked = self.store.runtime.monotonic()
             if held is None or not target.can_read_old():
                 return
-            slot = self._follower.slot(held.version, floor=False)
-            if digest_of(target, schema_of(self.store, slot)) != held.state:
+            if digest_of(target, held.schema) != held.state:
                 raise self._poison(f"the weights are no longer those of version {held.version}")
 
     def _check_in_time(self) -> None:
@@ -262,7 +274,7 @@ class Consumer:
             version: Which; the newest by default.
             names: Only these; fetches only the shards that hold them.
         """
-        with self._lock:
+        with self._staging:
             slot = self._newest() if version is None else self._follower.slot(version, floor=False)
             yield from self._reading.tensors(slot, names)
 

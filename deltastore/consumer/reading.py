@@ -28,19 +28,19 @@ class Held:
 
     Attributes:
         version: Its number.
-        schema: SHA-256 of its schema.
+        schema: What it consists of.
         state: Its digest.
         record: SHA-256 of its record's stored bytes.
     """
 
     version: int
-    schema: str
+    schema: Schema
     state: int
     record: str
 
     def same_bits(self, other: Held) -> bool:
         """Whether both are the same state, whatever their numbers."""
-        return (self.schema, self.state) == (other.schema, other.state)
+        return (self.schema.sha256, self.state) == (other.schema.sha256, other.state)
 
 
 class Reading:
@@ -80,7 +80,7 @@ class Reading:
             NoPath: Every way there is missing or damaged.
         """
         starts: set[Base] = {"none"}
-        if held is not None and reader is not None and held.schema == schema.sha256:
+        if held is not None and reader is not None and held.schema.sha256 == schema.sha256:
             starts.add(held.version)
             if held.version == 0:
                 starts.add("external")

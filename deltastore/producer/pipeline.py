@@ -165,12 +165,8 @@ class Pipeline:
         futures = [self._pool.submit(self._make, make, left) for make in job.makes]
         self._jobs.put((job, futures))
 
-    def close(self, timeout: float | None) -> bool:
-        """Drains the queue and stops; what is not committed after `timeout` seconds fails.
-
-        Returns:
-            Whether everything that was submitted was committed.
-        """
+    def close(self, timeout: float | None) -> None:
+        """Drains the queue and stops; what is not committed after `timeout` seconds fails."""
         if not self._inline and self._thread.is_alive():
             self._jobs.put(None)
             self._thread.join(timeout)
@@ -178,7 +174,6 @@ class Pipeline:
             self._thread.join()
             self._pool.shutdown()
         self._closing.set()
-        return self._error is None
 
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
@@ -197,8 +192,12 @@ class Pipeline:
             job.encoded.set()
             job.publication.settle(error)
             return
-        self._committed(slot, content.edge)
-        job.publication.settle(VersionInfo.of(slot))
+        try:
+            self._committed(slot, content.edge)
+        except Exception:  # noqa: BLE001 - the version is committed, whatever goes wrong now
+            _log.exception("after the commit of version %d", slot.version)
+        finally:
+            job.publication.settle(VersionInfo.of(slot))
 
     def _make(self, make: Callable[[], Shard], left: _Countdown | None = None) -> Shard:
         try:

@@ -184,9 +184,10 @@ class Producer:
             if self._closed:
                 return
             self._closed = True
-            clean = self._pipeline is None or self._pipeline.close(timeout)
+            if self._pipeline is not None:
+                self._pipeline.close(timeout)
             self._anchors.join(timeout)
-            if clean and self._term is not None:
+            if self._term is not None:
                 self._term.end()
 
     def __enter__(self) -> Self:
@@ -281,7 +282,10 @@ class Producer:
         )
         saying = _Saying(saying.step, saying.user, found.resumed_from)
         if found.base is None:
-            return self._anchor(_given(found.candidate), saying)
+            candidate = _given(found.candidate)
+            for name, host in candidate.tensors():
+                self._intake.check_finite(name, host.dtype, host.lanes)
+            return self._anchor(candidate, saying)
         descriptor, state = _given(head.record.schema), _given(head.record.state)
         self._snapshot = Snapshot(found.base, descriptor, state, shard_bytes=self._shard_bytes)
         return self._delta(term, tensors if found.candidate is None else _owned(found.candidate), saying)

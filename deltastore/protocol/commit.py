@@ -49,11 +49,11 @@ class Owner:
     age: float
 
 
-def may_claim(owner: Owner | None, *, takeover: bool) -> bool:
+def may_claim(owner: Owner, *, takeover: bool) -> bool:
     """Whether a new producer may claim unasked (DS-CLAIM-3): advice against two that fence each other.
 
     Args:
-        owner: The last record's, or None where no record has one.
+        owner: The last record's.
         takeover: The operator says that it is dead.
     """
-    return takeover or owner is None or owner.closed or owner.gone or owner.age > TAKEOVER_AGE
+    return takeover or owner.closed or owner.gone or owner.age > TAKEOVER_AGE

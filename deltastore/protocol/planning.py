@@ -80,7 +80,7 @@ def cheapest(
             continue
         done.add(node)
         for edge in edges_into(node):
-            if edge.base not in done and edge not in avoid:
+            if edge.base not in done and not (avoid and edge in avoid):
                 heapq.heappush(queue, (spent + cost(edge), next(order), edge.base, (edge, path)))
     raise NoPath(
         f"no usable edges lead to version {target}",

@@ -1,4 +1,4 @@
-"""Whatever trainers and servers hold, torch or numpy, as named bits; torch is touched only where it is used."""
+"""Whatever trainers and servers hold, torch or numpy, as named bits; torch is touched only if it is used."""
 
 from __future__ import annotations
 
