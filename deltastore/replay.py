@@ -9,13 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from deltastore import codec
 from deltastore.codec import kernels
 from deltastore.codec.types import Change, Positions, SliceSpec, Whole
-from deltastore.errors import BadEdge, BadShard, IntegrityError, NoSuchVersion, NotFound, UsageError
+from deltastore.errors import (
+    BadEdge,
+    BadShard,
+    IntegrityError,
+    NoPath,
+    NoSuchVersion,
+    NotFound,
+    UsageError,
+)
 from deltastore.parallel import DEFAULT, Workers
 from deltastore.protocol.descriptors import ShardDescriptor, Slice, check_cover, resolve
 from deltastore.protocol.digest import MASK, Lanes, digest, tensor_key
@@ -60,10 +69,21 @@ def plan(store: Store, target: Slot, *, held: Collection[Base], avoid: Collectio
     """
     record = target.record
     low = 0 if isinstance(record, Tombstone) or record.last_anchor is None else record.last_anchor
+    try:
+        return _plan(store, target, low, held=held, avoid=avoid)
+    except NoPath:
+        if low == 0:
+            raise
+    # The newest anchor is lost or damaged: what was added before it was not looked at yet.
+    return _plan(store, target, 0, held=held, avoid=avoid)
+
+
+def _plan(store: Store, target: Slot, low: int, *, held: Collection[Base], avoid: Collection[Edge]) -> Plan:
+    """The cheapest plan over embedded edges, claims, and edge records into versions from `low` on."""
     side = store.edge_keys(low, target.version)
 
     def edges_into(version: int) -> Iterator[Edge]:
-        slot = target if version == target.version else store.log.slot(version)
+        slot = target if version == target.version else _readable(store, version)
         if slot is None or isinstance(slot.record, Tombstone) or slot.record.schema is None:
             return
         if slot.record.kind is Kind.CLAIM and slot.record.state is not None:
@@ -76,6 +96,15 @@ def plan(store: Store, target: Slot, *, held: Collection[Base], avoid: Collectio
                 yield edge
 
     return cheapest(target.version, held=held, edges_into=edges_into, avoid=avoid)
+
+
+def _readable(store: Store, version: int) -> Slot | None:
+    """The slot of a version on the way; one that is damaged only means a detour."""
+    try:
+        return store.log.slot(version)
+    except IntegrityError as error:
+        _log.warning("record passed over", extra={"version": version, "error": str(error)})
+        return None
 
 
 def _usable(edge: Edge) -> bool:
@@ -148,7 +177,7 @@ class Replay:
 
     def _take(self, edge: Edge, overlay: Overlay, names: Collection[str] | None) -> None:
         """Lays one edge over what is there; its slices are disjoint, so all read the state before it."""
-        if not edge.shards:
+        if not edge.shards and not edge.is_anchor:
             return
         check_cover(self.schema, edge.shards)
         source = None if edge.is_anchor else overlay
@@ -249,18 +278,49 @@ def state_at(
     schema = schema_of(store, target)
     replay = Replay(schema, shard_fetcher(store), workers)
     state = HostState.empty(schema)
+    base = Start(schema, external)
 
     def run(chosen: Plan) -> Mapping[str, Patch]:
-        if chosen.start != "external" or external is None:
-            return replay.run(chosen, None)
-        patches = replay.run(chosen, external, base_state=external.digest())
-        for tensor in schema.owners:
-            state.lanes(tensor.name)[:] = external.lanes(tensor.name)
-        return patches
+        return base.run(replay, chosen)
 
-    held: set[Base] = {"none"} if external is None else {"none", "external"}
-    state.apply(with_detours(store, target, held=held, avoid=avoid, run=run))
+    state.apply(with_detours(store, target, held=base.held, avoid=avoid, run=run))
     return state
+
+
+class Start:
+    """Where one who holds no version begins: from nothing, or from the external base if that is at hand.
+
+    Args:
+        schema: Of the target; a base of another one is none.
+        external: The external base.
+    """
+
+    def __init__(self, schema: Schema, external: HostState | None) -> None:
+        fits = external is not None and external.schema.sha256 == schema.sha256
+        self._external = external if fits else None
+        self.schema = schema
+
+    @property
+    def held(self) -> set[Base]:
+        """What plans may start from."""
+        return {"none"} if self._external is None else {"none", "external"}
+
+    @cached_property
+    def _state(self) -> int | None:
+        return None if self._external is None else self._external.digest()
+
+    def run(self, replay: Replay, chosen: Plan, names: Collection[str] | None = None) -> dict[str, Patch]:
+        """Whole tensors of the target; arguments and errors as for `Replay.run`."""
+        if chosen.start != "external" or self._external is None:
+            return replay.run(chosen, None, names=names)
+        patches = replay.run(chosen, self._external, base_state=self._state, names=names)
+        found = {}
+        for tensor in self.schema.owners:
+            if names is None or tensor.name in names:
+                whole = Patch(tensor, None, self._external.lanes(tensor.name))
+                patch = patches.get(tensor.name)
+                found[tensor.name] = whole if patch is None else patch.over(whole)
+        return found
 
 
 def schema_of(store: Store, slot: Slot) -> Schema:

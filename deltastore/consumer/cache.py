@@ -69,6 +69,8 @@ class Cache:
 
     def _keep(self, path: Path, data: bytes) -> None:
         """Keeps an object; a disk that is full is no reason not to serve it."""
+        if len(data) > self._budget:
+            return
         with suppress(NoSpace):
             self._make_room(len(data))
             _replace(path, data)

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from deltastore.consumer.cache import Cache
 from deltastore.consumer.directory import DirectoryTarget
 from deltastore.consumer.follow import Follower
-from deltastore.consumer.reading import Held, Reading
+from deltastore.consumer.reading import Held, Progress, Reading
 from deltastore.consumer.targets import Changes, Target, TensorsTarget
 from deltastore.errors import Conflict, NoSuchVersion, Poisoned, UnreachableError, UsageError
 from deltastore.parallel import DEFAULT, Workers
 from deltastore.protocol.records import Slot, VersionRecord
 from deltastore.protocol.schema import Schema
 from deltastore.replay import schema_of
-from deltastore.state import digest_of
 from deltastore.store import Store, VersionInfo
 from deltastore.tensors.host import HostTensor
 
@@ -49,6 +48,8 @@ class Consumer:
         check: `"touched"` checks what a version changes; `"full"` also every byte after each commit.
         full_check_every: Seconds between checks of every byte, made at the next update; None for never.
         workers: Shards fetched and decoded at once.
+        progress: Told after each object that was fetched: bytes so far, and bytes of the plan. Called from
+            the workers' threads, one at a time.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Consumer:
         check: Check = "touched",
         full_check_every: float | None = 1800.0,
         workers: Workers = DEFAULT,
+        progress: Progress | None = None,
     ) -> None:
         self.store = store
         self._target = _target(target)
@@ -71,7 +73,7 @@ class Consumer:
         self._staging = threading.RLock()
         self._committing = threading.RLock()
         self._follower = Follower(store, cache=kept, min_version=min_version)
-        self._reading = Reading(store, base=base, cache=kept, workers=workers)
+        self._reading = Reading(store, base=base, cache=kept, workers=workers, progress=progress)
         self._held: Held | None = None
         self._info: VersionInfo | None = None
         self._poisoned = False
@@ -174,9 +176,9 @@ class Consumer:
         schema = schema_of(self.store, slot)
         target.bind(schema)
         self._look(target, schema)
-        goal = Held(slot.version, schema, record.state, slot.sha256)
+        goal = Held(slot.version, schema, record.state, slot.sha256, record.files)
         held = self._held
-        if held is not None and held.same_bits(goal):
+        if held is not None and self._has(target, held, goal):
             return Staged(self, info, goal, base=held)
         before = self._reading.fetched
         reader = target if target.can_read_old() else None
@@ -194,14 +196,16 @@ class Consumer:
         self._looked = True
         if not target.can_read_old():
             return
-        digest = digest_of(target, schema)
+        digest = target.state(schema)
+        if digest is None:
+            return
         for version in (target.hint(), self.store.log.first, self._follower.seen):
             slot = self.store.log.slot(version) if version is not None and version >= 0 else None
             record = slot.record if slot is not None else None
             if slot is None or not isinstance(record, VersionRecord) or record.schema is None:
                 continue
             if (record.schema.sha256, record.state) == (schema.sha256, digest):
-                self._held = Held(slot.version, schema, digest, slot.sha256)
+                self._held = Held(slot.version, schema, digest, slot.sha256, record.files)
                 self._info = VersionInfo.of(slot)
                 return
 
@@ -212,8 +216,9 @@ class Consumer:
         with self._committing:
             target = self.need_target()
             goal, held = staged.goal, self._held
-            if held is not None and held.same_bits(goal):
-                self._take(staged)
+            if held is not None and self._has(target, held, goal):
+                if goal.version >= held.version:
+                    self._take(staged)
                 return staged.info
             if held != staged.base or staged.prepared is None:
                 raise Conflict(
@@ -244,14 +249,21 @@ class Consumer:
         with self._committing:
             target, held = self.need_target(), self._held
             self._checked = self.store.runtime.monotonic()
+            if self._poisoned:
+                raise self._poison("the weights are no version's since an update broke off or a check failed")
             if held is None or not target.can_read_old():
                 return
-            if digest_of(target, held.schema) != held.state:
+            if target.state(held.schema) != held.state:
                 raise self._poison(f"the weights are no longer those of version {held.version}")
 
     def _check_in_time(self) -> None:
         if self._every is not None and self.store.runtime.monotonic() - self._checked >= self._every:
             self.verify()
+
+    @staticmethod
+    def _has(target: Target[Any], held: Held, goal: Held) -> bool:
+        """Whether nothing of the target would change, whatever the numbers of the versions."""
+        return held.same_bits(goal) and (held.files == goal.files or not target.holds_files)
 
     def _take(self, staged: Staged) -> None:
         self._held, self._info = staged.goal, staged.info
@@ -276,7 +288,8 @@ class Consumer:
         """
         with self._staging:
             slot = self._newest() if version is None else self._follower.slot(version, floor=False)
-            yield from self._reading.tensors(slot, names)
+            found = list(self._reading.tensors(slot, names))
+        yield from found
 
     def tensors(
         self, version: int | None = None, names: Collection[str] | None = None

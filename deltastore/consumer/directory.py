@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
+import secrets
 import shutil
 from dataclasses import dataclass
 from functools import partial
@@ -13,16 +15,14 @@ from typing import Final
 
 from deltastore.codec.types import Positions
 from deltastore.consumer.targets import Changes, Undo
-from deltastore.errors import DeltaStoreError, NoSpace, NotFound, UsageError
+from deltastore.errors import BadRecord, DeltaStoreError, NoSpace, NotFound, UsageError
 from deltastore.protocol.digest import Lanes
 from deltastore.protocol.limits import SIDE_FILE_BYTES
 from deltastore.protocol.schema import Schema
-from deltastore.state import HostState
-from deltastore.tensors.files import open_checkpoint, write_checkpoint
+from deltastore.state import HostState, digest_of
+from deltastore.tensors.files import MARKER, open_checkpoint, taken_for_weights, write_checkpoint
 
 _log = logging.getLogger(__name__)
-MARKER: Final = "deltastore.json"
-"""What says which version a directory holds; a directory that has none and is not empty is left alone."""
 _MARGIN: Final = 1.02
 
 
@@ -37,14 +37,17 @@ class DirectoryTarget:
     """A checkpoint directory in the layout of Hugging Face, always complete.
 
     Args:
-        path: The directory; created by the first commit, replaced by each later one.
+        path: The directory; created by the first commit, replaced by each later one. It has one consumer.
 
     Raises:
         UsageError: Something else is there.
     """
 
+    holds_files: Final = True
+
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
+        self._staged: set[Path] = set()
         self._recover()
         if self._path.exists() and not (self._path / MARKER).is_file() and not _is_empty(self._path):
             raise UsageError(
@@ -73,6 +76,10 @@ class DirectoryTarget:
         """Lanes `start` to `stop`, from the mapped file."""
         return self._held().read(name, start, stop)
 
+    def state(self, schema: Schema) -> int | None:
+        """The digest of every byte."""
+        return digest_of(self, schema)
+
     def hint(self) -> int | None:
         """The version in its marker."""
         try:
@@ -87,28 +94,31 @@ class DirectoryTarget:
         Raises:
             NoSpace: It does not fit on the disk; nothing is left behind.
         """
-        staged = self._beside("new")
+        self._sweep()
+        staged = self._beside(f"new-{secrets.token_hex(8)}")
         files = sum(file.size for file in changes.files.values())
         self._path.parent.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._path.parent).free
         needed = int((changes.schema.nbytes + files) * _MARGIN)
         if needed > free:
             raise NoSpace(f"{self._path.parent} has {free} bytes left, {needed} are needed", hint="Make room")
-        shutil.rmtree(staged, ignore_errors=True)
+        self._staged.add(staged)
         try:
             staged.mkdir()
             write_checkpoint(staged, changes.schema, partial(self._new, changes))
             for name, file in changes.files.items():
+                if taken_for_weights(name):
+                    raise _in_place_of_weights(name)
                 data = changes.store.get_object(file.sha256, file.size, most=SIDE_FILE_BYTES)
                 (staged / name).parent.mkdir(parents=True, exist_ok=True)
                 (staged / name).write_bytes(data)
             (staged / MARKER).write_text(_marker(changes))
             _sync(staged)
         except OSError as error:
-            shutil.rmtree(staged, ignore_errors=True)
+            self.discard(StagedDirectory(staged))
             raise NoSpace(f"{staged} could not be written: {error}", hint="Make room on the disk") from error
         except BaseException:
-            shutil.rmtree(staged, ignore_errors=True)
+            self.discard(StagedDirectory(staged))
             raise
         return StagedDirectory(staged)
 
@@ -119,7 +129,12 @@ class DirectoryTarget:
         had = self._path.exists()
         if had:
             self._path.rename(old)
-        staged.path.rename(self._path)
+        try:
+            staged.path.rename(self._path)
+        except BaseException:
+            if had:
+                old.rename(self._path)
+            raise
         _sync_one(self._path.parent)
         self._load()
 
@@ -134,6 +149,7 @@ class DirectoryTarget:
     def discard(self, staged: StagedDirectory) -> None:
         """Removes what was staged."""
         shutil.rmtree(staged.path, ignore_errors=True)
+        self._staged.discard(staged.path)
 
     def _new(self, changes: Changes, name: str) -> Lanes:
         patch = changes.patches.get(name)
@@ -167,6 +183,12 @@ class DirectoryTarget:
         if old.exists() and not self._path.exists():
             old.rename(self._path)
 
+    def _sweep(self) -> None:
+        """Removes what crashes have left of directories that were being written."""
+        for path in self._path.parent.glob(f".{glob.escape(self._path.name)}.new-*"):
+            if path not in self._staged:
+                shutil.rmtree(path, ignore_errors=True)
+
     def _beside(self, role: str) -> Path:
         return self._path.with_name(f".{self._path.name}.{role}")
 
@@ -183,6 +205,14 @@ def _marker(changes: Changes) -> str:
         "state": None if info.state is None else f"{info.state:016x}",
     }
     return json.dumps(said, indent=2) + "\n"
+
+
+def _in_place_of_weights(name: str) -> BadRecord:
+    return BadRecord(
+        f"side file {name!r} would stand in the place of weights",
+        hint="Publish it under another name, or in a folder of its own",
+        file=name,
+    )
 
 
 def _is_empty(path: Path) -> bool:

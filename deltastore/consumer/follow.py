@@ -71,7 +71,7 @@ class Follower:
         """The slot of a version by number.
 
         Raises:
-            NoSuchVersion: It is not committed, or below the floor.
+            NoSuchVersion: It is not committed.
             Collected: It was collected.
         """
         found = self._store.log.require(version)
@@ -84,12 +84,27 @@ class Follower:
         return found
 
     def _after(self, last: Slot) -> Slot | None:
-        found = self._store.log.slot(last.version + 1)
+        log, following = self._store.log, last.version + 1
+        try:
+            found = log.slot(following)
+        except BadRecord:
+            if self._store.identity.commit is CommitMode.CONDITIONAL:
+                raise
+            return self._behind_damage(following)
         if found is None:
             return None
         self._link(last, found)
-        newest = self._store.log.newest_number(known=found.version)
-        return found if newest in {None, found.version} else self._store.log.require(newest or 0)
+        newest = log.newest_number(known=following)
+        return found if newest in {None, following} else log.require(newest or following)
+
+    def _behind_damage(self, version: int) -> Slot | None:
+        """The newest slot of a single-writer log with a damaged one in it: a reset leads on (DS-SINGLE-4)."""
+        newest = self._store.log.newest_number(known=version)
+        if newest in {None, version}:
+            _log.warning("the newest record is damaged; waiting for a reset", extra={"version": version})
+            return None
+        self.forked = True
+        return self._store.log.require(newest or version)
 
     def _link(self, before: Slot, after: Slot) -> None:
         """Checks the chain; a single-writer log may have been mended with a reset (DS-SINGLE-4)."""
@@ -118,7 +133,11 @@ class Follower:
             return
         self._asked = now
         self._store.check_identity()
-        if self._last is not None and self._stored(self._last.version) != self._last.sha256:
+        if self._last is None:
+            return
+        stored = self._stored(self._last.version)
+        damaged = stored is None and self._store.identity.commit is CommitMode.SINGLE_WRITER
+        if stored != self._last.sha256 and not damaged:
             raise StoreReplaced(
                 f"version {self._last.version} is another record than the one that was read",
                 hint="The log was rewritten; open the store anew if that was meant",

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from deltastore.consumer.cache import Cache
-from deltastore.errors import UnreachableError, UsageError
+from deltastore.errors import NoPath, UnreachableError, UsageError
 from deltastore.parallel import Workers
-from deltastore.protocol.descriptors import ShardDescriptor
+from deltastore.protocol.descriptors import Descriptor, ShardDescriptor
 from deltastore.protocol.edges import Edge
 from deltastore.protocol.keys import Base
 from deltastore.protocol.planning import Plan
-from deltastore.protocol.records import Slot
+from deltastore.protocol.records import Slot, VersionRecord
 from deltastore.protocol.schema import Schema
-from deltastore.replay import Replay, schema_of, shard_fetcher, with_detours
+from deltastore.replay import Replay, Start, schema_of, shard_fetcher, with_detours
 from deltastore.state import HostState, Patch, Reader
 from deltastore.store import Store
 from deltastore.tensors.files import open_checkpoint
 from deltastore.tensors.host import HostTensor
+
+Progress = Callable[[int, int], None]
+"""Told after each object: bytes fetched of a plan, and bytes of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,14 @@ class Held:
         schema: What it consists of.
         state: Its digest.
         record: SHA-256 of its record's stored bytes.
+        files: Its side files.
     """
 
     version: int
     schema: Schema
     state: int
     record: str
+    files: Mapping[str, Descriptor]
 
     def same_bits(self, other: Held) -> bool:
         """Whether both are the same state, whatever their numbers."""
@@ -50,11 +56,22 @@ class Reading:
         fetched: Bytes fetched so far.
     """
 
-    def __init__(self, store: Store, *, base: Path | None, cache: Cache | None, workers: Workers) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        base: Path | None,
+        cache: Cache | None,
+        workers: Workers,
+        progress: Progress | None = None,
+    ) -> None:
         self._store = store
         self._base = base
         self._cache = cache
         self._workers = workers
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._begun = self._goal = 0
         self._avoid: set[Edge] = set()
         self.fetched = 0
 
@@ -79,28 +96,26 @@ class Reading:
         Raises:
             NoPath: Every way there is missing or damaged.
         """
-        starts: set[Base] = {"none"}
+        starts: set[Base] = set()
         if held is not None and reader is not None and held.schema.sha256 == schema.sha256:
             starts.add(held.version)
             if held.version == 0:
                 starts.add("external")
-        external = None if "external" in starts else self._external(schema)
-        if external is not None:
-            starts.add("external")
+        base = Start(schema, None if "external" in starts else self._external())
+        starts |= base.held
         replay = Replay(schema, self._fetch, self._workers)
-        wanted = [t.name for t in schema.owners if names is None or t.name in names]
 
         def run(chosen: Plan) -> Mapping[str, Patch]:
-            if chosen.start == "none":
-                return replay.run(chosen, None, names=names)
-            if chosen.start == "external" and external is not None:
-                patches = replay.run(chosen, external, base_state=external.digest(), names=names)
-                whole = {name: Patch(schema[name], None, external.lanes(name)) for name in wanted}
-                return {n: patches[n].over(whole[n]) if n in patches else whole[n] for n in wanted}
+            self._begun, self._goal = self.fetched, chosen.size
+            if chosen.start in base.held:
+                return base.run(replay, chosen, names)
             return replay.run(chosen, reader, base_state=held.state if held else None, names=names)
 
         try:
             return with_detours(self._store, slot, held=starts, avoid=self._avoid, run=run)
+        except NoPath as error:
+            self.forget()
+            raise self._explained(error) from error
         except UnreachableError:
             self.forget()
             raise
@@ -126,14 +141,23 @@ class Reading:
         """Edges that failed are given another chance: what is held has changed, or nothing else is left."""
         self._avoid.clear()
 
-    def _external(self, schema: Schema) -> HostState | None:
-        if self._base is None:
-            return None
-        state = open_checkpoint(self._base)
-        return state if state.schema.sha256 == schema.sha256 else None
+    def _external(self) -> HostState | None:
+        return None if self._base is None else open_checkpoint(self._base)
+
+    def _explained(self, error: NoPath) -> NoPath:
+        """The same error, with the external base named where there is one that may be what is lacking."""
+        first = self._store.log.slot(0) if self._store.log.first == 0 else None
+        record = first.record if first is not None else None
+        if not isinstance(record, VersionRecord) or record.external is None:
+            return error
+        hint = f"The store begins with the checkpoint {record.external.url}: pass your copy of it as base="
+        return NoPath(error.what, hint=f"{hint}, or wait for an anchor", **error.fields)
 
     def _fetch(self, shard: ShardDescriptor) -> bytes:
         download = shard_fetcher(self._store)
         data = download(shard) if self._cache is None else self._cache.fetch(shard, download)
-        self.fetched += len(data)
+        with self._lock:
+            self.fetched += len(data)
+            if self._progress is not None:
+                self._progress(self.fetched - self._begun, self._goal)
         return data

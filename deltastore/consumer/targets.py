@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import numpy as np
 
 from deltastore.codec.types import Positions
 from deltastore.consumer.slots import Slot, Write, slot_of
@@ -15,7 +17,7 @@ from deltastore.errors import SchemaMismatch
 from deltastore.protocol.descriptors import Descriptor
 from deltastore.protocol.digest import Lanes
 from deltastore.protocol.schema import Schema
-from deltastore.state import Patch
+from deltastore.state import Patch, digest_of
 from deltastore.store import Store, VersionInfo
 from deltastore.tensors.convert import memory_of, pairs
 from deltastore.tensors.names import clean
@@ -51,6 +53,11 @@ class Changes:
 class Target(Protocol[P]):
     """Weights that follow a store."""
 
+    @property
+    def holds_files(self) -> bool:
+        """Whether side files belong to what it holds: it is staged anew where only they change."""
+        ...
+
     def bind(self, schema: Schema) -> None:
         """Makes sure that weights of this schema fit.
 
@@ -69,6 +76,10 @@ class Target(Protocol[P]):
 
     def read(self, name: str, start: int, stop: int) -> Lanes:
         """Lanes `start` to `stop` of a tensor."""
+        ...
+
+    def state(self, schema: Schema) -> int | None:
+        """The digest of every byte; None if tied tensors differ, so that it holds no state at all."""
         ...
 
     def hint(self) -> int | None:
@@ -95,6 +106,8 @@ class TensorsTarget:
         tensors: Names and tensors, or a module. Wrappers are taken off the names.
     """
 
+    holds_files: Final = False
+
     def __init__(self, tensors: torch.nn.Module | Mapping[str, Tensor]) -> None:
         named = list(pairs(tensors))
         names = clean([name for name, _ in named])
@@ -116,7 +129,12 @@ class TensorsTarget:
         """Maps each tensor of the schema to the memory that holds it, ties included."""
         bound: dict[str, list[Slot]] = {}
         users: dict[int, str] = {}
-        problems = [f"extra {name!r}" for name in self._slots if name not in schema]
+        wanted = {id(slot) for name, slot in self._slots.items() if name in schema}
+        problems = [
+            f"extra {name!r}"
+            for name, slot in self._slots.items()
+            if name not in schema and id(slot) not in wanted
+        ]
         for tensor in schema.tensors:
             owner = tensor.alias_of or tensor.name
             slot = self._slots.get(tensor.name)
@@ -146,6 +164,16 @@ class TensorsTarget:
     def read(self, name: str, start: int, stop: int) -> Lanes:
         """Lanes `start` to `stop`."""
         return self._bound[name][0].read(start, stop)
+
+    def state(self, schema: Schema) -> int | None:
+        """The digest of every byte; None if tied tensors that have memory of their own differ."""
+        for tensor in schema.owners:
+            first, *others = self._bound[tensor.name]
+            if others:
+                held = first.read(0, tensor.lanes)
+                if any(not np.array_equal(held, slot.read(0, tensor.lanes)) for slot in others):
+                    return None
+        return digest_of(self, schema)
 
     def hint(self) -> int | None:
         """Memory does not say."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from deltastore.codec.types import Positions
 from deltastore.consumer.slots import Write
+from deltastore.errors import Unsupported
 from deltastore.protocol.digest import Lanes
 from deltastore.state import Patch
 from deltastore.tensors import torch as adapter
@@ -23,9 +25,16 @@ class TorchSlot:
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         self.dtype = adapter.dtype_of(name, tensor)
         self.shape = adapter.shape_of(tensor)
+        if tensor.is_conj() or tensor.is_neg() or any(s == 0 < n - 1 for s, n in _strides(tensor)):
+            raise Unsupported(
+                f"tensor {name!r} is a view that cannot be written to bit by bit",
+                hint="Pass the tensor that it is a view of, or a copy",
+                tensor=name,
+            )
         self._inference = tensor.is_inference()
-        self._bits = adapter.bits(tensor.detach())
-        self._flat = self._bits.view(-1) if self._bits.is_contiguous() else None
+        with self.mode():
+            self._bits = adapter.bits(tensor.detach())
+            self._flat = self._bits.view(-1) if self._bits.is_contiguous() else None
 
     def gather(self, positions: Positions) -> Lanes:
         """Lanes at flat positions, as a new array in host memory."""
@@ -38,12 +47,13 @@ class TorchSlot:
 
     def prepare(self, patch: Patch) -> Write:
         """Brings new bits to the tensor's device."""
-        values = torch.from_numpy(np.array(patch.values).view(f"<i{patch.values.itemsize}"))
-        values = values.view(self._bits.dtype).to(self._bits.device)
-        if patch.positions is None:
-            return _Swap(self, self._bits, values.reshape(self._bits.shape))
-        where = self._index(patch.positions)
-        return _Scatter(self, where, values, self._take(where))
+        with self.mode():
+            values = torch.from_numpy(np.array(patch.values).view(f"<i{patch.values.itemsize}"))
+            values = values.view(self._bits.dtype).to(self._bits.device)
+            if patch.positions is None:
+                return _Swap(self, self._bits, values.reshape(self._bits.shape))
+            where = self._index(patch.positions)
+            return _Scatter(self, where, values, self._take(where))
 
     def put(self, where: tuple[torch.Tensor, ...], values: torch.Tensor) -> None:
         """Scatters values to indices."""
@@ -61,8 +71,12 @@ class TorchSlot:
         return adapter.host_lanes(lanes.contiguous().cpu(), self.dtype)
 
     def mode(self) -> AbstractContextManager[None]:
-        """Tensors made in inference mode can only be changed in it."""
+        """Tensors made in inference mode can only be changed in it, and others only outside of it."""
         return torch.inference_mode(self._inference)
+
+
+def _strides(tensor: torch.Tensor) -> Iterable[tuple[int, int]]:
+    return zip(tensor.stride(), tensor.shape, strict=True)
 
 
 class _Scatter:

@@ -11,15 +11,21 @@ from deltastore.protocol.digest import MASK
 from deltastore.protocol.edges import Edge, EdgeRecord
 from deltastore.protocol.planning import Plan
 from deltastore.protocol.records import Slot
-from deltastore.protocol.schema import Schema
-from deltastore.replay import FailedEdge, Replay, plan, schema_of, shard_fetcher
+from deltastore.replay import FailedEdge, Replay, Start, plan, schema_of, shard_fetcher
 from deltastore.shards import dense, make_anchor
 from deltastore.slicing import cut
-from deltastore.state import Patch
+from deltastore.state import HostState, Patch
 from deltastore.store import Store
 
 
-def add_anchor(store: Store, target: Slot, *, codec: str = "plain", workers: Workers = DEFAULT) -> Edge:
+def add_anchor(
+    store: Store,
+    target: Slot,
+    *,
+    codec: str = "plain",
+    external: HostState | None = None,
+    workers: Workers = DEFAULT,
+) -> Edge:
     """Gives a version an anchor, reading what it takes from the store.
 
     Memory is that of one shard's tensors, and not of a model: each is rebuilt, encoded, stored and forgotten.
@@ -28,6 +34,7 @@ def add_anchor(store: Store, target: Slot, *, codec: str = "plain", workers: Wor
         store: Where the version is.
         target: Its slot.
         codec: An anchor codec.
+        external: The external base, where it is at hand.
         workers: Shards fetched at once.
 
     Raises:
@@ -35,7 +42,7 @@ def add_anchor(store: Store, target: Slot, *, codec: str = "plain", workers: Wor
         BadEdge: What was rebuilt is not the version's state; no anchor was added.
     """
     schema = schema_of(store, target)
-    builder = _Builder(store, target, schema, codec, workers)
+    builder = _Builder(store, target, Start(schema, external), codec, workers)
     shards = [builder.shard(group) for group in cut(schema)]
     total = sum(shard.state_delta for shard in shards) & MASK
     if target.record.state is None or total != target.record.state:
@@ -45,19 +52,21 @@ def add_anchor(store: Store, target: Slot, *, codec: str = "plain", workers: Wor
             target=target.version,
         )
     edge = Edge("none", None, target.version, total, tuple(shards))
-    store.add_edge(EdgeRecord(store=store.identity.store, schema=schema.sha256, edge=edge))
+    owner = store.identity.owner_of(target.version)
+    store.add_edge(EdgeRecord(store=owner, schema=schema.sha256, edge=edge))
     return edge
 
 
 class _Builder:
     """Rebuilds the tensors of one shard after the other along one plan."""
 
-    def __init__(self, store: Store, target: Slot, schema: Schema, codec: str, workers: Workers) -> None:
+    def __init__(self, store: Store, target: Slot, start: Start, codec: str, workers: Workers) -> None:
         self._store = store
         self._target = target
-        self._schema = schema
+        self._schema = start.schema
         self._codec = codec
-        self._replay = Replay(schema, shard_fetcher(store), workers)
+        self._start = start
+        self._replay = Replay(start.schema, shard_fetcher(store), workers)
         self._avoid: set[Edge] = set()
         self._plan: Plan | None = None
         self._names: Collection[str] = ()
@@ -77,9 +86,9 @@ class _Builder:
     def _rebuild(self, names: set[str]) -> Mapping[str, Patch]:
         while True:
             if self._plan is None:
-                self._plan = plan(self._store, self._target, held={"none"}, avoid=self._avoid)
+                self._plan = plan(self._store, self._target, held=self._start.held, avoid=self._avoid)
             try:
-                return self._replay.run(self._plan, None, names=names)
+                return self._start.run(self._replay, self._plan, names)
             except FailedEdge as error:
                 self._avoid.add(error.edge)
                 self._plan = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from deltastore.errors import DeltaStoreError, NoPath
 from deltastore.maintenance.anchors import add_anchor
@@ -13,6 +14,7 @@ from deltastore.protocol.anchoring import AnchorPolicy, Chain
 from deltastore.protocol.edges import Edge
 from deltastore.protocol.records import Slot
 from deltastore.replay import plan
+from deltastore.state import HostState
 from deltastore.store import Store
 
 _log = logging.getLogger(__name__)
@@ -27,13 +29,23 @@ class Anchors:
         store: Where the log is.
         policy: When; None leaves anchors to others.
         codec: An anchor codec.
+        external: Opens the external base, where this machine has it.
         workers: With 0 threads anchors are made at once, in the caller's thread.
     """
 
-    def __init__(self, store: Store, policy: AnchorPolicy | None, *, codec: str, workers: Workers) -> None:
+    def __init__(
+        self,
+        store: Store,
+        policy: AnchorPolicy | None,
+        *,
+        codec: str,
+        external: Callable[[], HostState] | None,
+        workers: Workers,
+    ) -> None:
         self._store = store
         self._policy = policy
         self._codec = codec
+        self._external = external
         self._workers = workers
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -83,8 +95,9 @@ class Anchors:
     def _add(self, slot: Slot) -> None:
         """A failed anchor costs nobody a version: it is tried again when the next one is due."""
         try:
-            edge = add_anchor(self._store, slot, codec=self._codec, workers=self._workers)
-        except DeltaStoreError as error:
+            base = self._external() if self._external else None
+            edge = add_anchor(self._store, slot, codec=self._codec, external=base, workers=self._workers)
+        except Exception as error:  # noqa: BLE001 - nothing here may hurt the log, nor the end of the process
             _log.warning("no anchor was added", extra={"version": slot.version, "error": str(error)})
             return
         with self._lock:
@@ -100,7 +113,10 @@ class Anchors:
         try:
             found = self._store.edge_keys(0 if self.last is None else self.last + 1, version)
             anchors = [key for group in found.values() for key in group if keys.parse_edge(key)[1] == "none"]
-            if anchors:
-                self._anchored(self._store.edge(anchors[-1]).edge)
+            for key in reversed(anchors):
+                edge = self._store.edge(key).edge
+                if edge.state == self._store.log.require(edge.target).record.state:
+                    self._anchored(edge)
+                    break
         except DeltaStoreError as error:
             _log.warning("edges could not be listed", extra={"error": str(error)})

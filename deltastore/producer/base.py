@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deltastore.errors import NotFound, Unsupported
+from deltastore.errors import NotFound, Unsupported, UsageError
 from deltastore.producer.term import Genesis
 from deltastore.protocol.descriptors import Descriptor
 from deltastore.protocol.limits import SIDE_FILE_BYTES
 from deltastore.protocol.records import External, check_file_name
 from deltastore.state import HostState
 from deltastore.store import Store
-from deltastore.tensors.files import open_checkpoint, side_files, weight_files
+from deltastore.tensors.files import open_checkpoint, side_files, taken_for_weights, weight_files
 
 Files = Mapping[str, bytes | Path]
 
@@ -49,6 +49,13 @@ def gather_files(files: Files | Path | None) -> dict[str, bytes | Path]:
     if files is None:
         return {}
     found: Files = side_files(files) if isinstance(files, Path) else files
+    for name in found:
+        if taken_for_weights(name):
+            raise UsageError(
+                f"side file {name!r} would stand in the place of weights",
+                hint="Leave it out: weights are published as tensors",
+                file=name,
+            )
     return {check_file_name(name): content for name, content in found.items()}
 
 

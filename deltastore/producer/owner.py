@@ -66,7 +66,7 @@ def read_owner(store: Store, last: Slot, process: Process) -> Owner:
         status = json.loads(store.access.get(_key(last.record.term), most=_STATUS_BYTES))
         gone = process.gone(str(status["host"]), int(status["pid"]), str(status["started"]))
         return Owner(closed=status["closed"] is True, gone=gone, age=age)
-    except (BackendError, LimitExceeded, ValueError, KeyError, TypeError):
+    except (BackendError, LimitExceeded, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return Owner(closed=False, gone=False, age=age)
 
 

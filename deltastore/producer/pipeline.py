@@ -154,6 +154,7 @@ class Pipeline:
             self.check()
             self._last = job
             self._finish(job, [partial(self._make, make) for make in job.makes])
+            job.encoded.set()
             if self._error is not None and not isinstance(self._error, Exception):
                 raise self._error
             return

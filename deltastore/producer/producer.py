@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from deltastore import codec as codecs
-from deltastore.errors import Broken, DeltaStoreError, LimitExceeded, StepWentBack, Unsupported, UsageError
+from deltastore.errors import Broken, DeltaStoreError, Unsupported
 from deltastore.parallel import DEFAULT, Workers
 from deltastore.producer.anchors import Anchors
 from deltastore.producer.base import ExternalBase, Files, gather_files, store_files
 from deltastore.producer.owner import Process
 from deltastore.producer.pipeline import Job, Pipeline, Publication
 from deltastore.producer.rebuild import rebuild
+from deltastore.producer.saying import Saying
 from deltastore.producer.snapshot import Make, Making, Snapshot
 from deltastore.producer.sources import Intake, OnNonFinite
 from deltastore.producer.term import Content, Term
@@ -25,10 +25,9 @@ from deltastore.protocol import anchoring
 from deltastore.protocol.descriptors import Descriptor
 from deltastore.protocol.edges import Edge, EdgeRecord
 from deltastore.protocol.keys import Base
-from deltastore.protocol.limits import MAX_INT, USER_BYTES
 from deltastore.protocol.records import Slot, Stats, VersionRecord
 from deltastore.protocol.schema import Schema, TensorSpec
-from deltastore.protocol.wire import Value, pack
+from deltastore.protocol.wire import Value
 from deltastore.shards import Shard
 from deltastore.slicing import SHARD_BYTES
 from deltastore.state import HostState
@@ -44,15 +43,6 @@ HEAD_EVERY = 64
 """Versions after which the hint for galloping is written."""
 _PATIENCE = 30.0
 """Seconds that leaving a `with` block by an error waits for what was published before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Saying:
-    """What a record says besides weights."""
-
-    step: int
-    user: Mapping[str, Value]
-    resumed_from: int | None = None
 
 
 class Producer:
@@ -116,7 +106,8 @@ class Producer:
         self._workers = workers
         self._shard_bytes = shard_bytes
         self._process = process or Process()
-        self._anchors = Anchors(store, anchors, codec=anchor_codec, workers=workers)
+        opens = self._external.state if self._external else None
+        self._anchors = Anchors(store, anchors, codec=anchor_codec, external=opens, workers=workers)
         self._lock = threading.Lock()
         self._closed = False
         self._term: Term | None = None
@@ -170,9 +161,13 @@ class Producer:
         with self._lock:
             saying = self._ready(step, user)
             term = self._begin()
-            if self._snapshot is None:
-                self._load_files(term)
-            return self._anchor(self._intake.collect(weights), saying)
+            if self._snapshot is not None:
+                return self._anchor(self._intake.whole(weights, self._snapshot.base.schema), saying)
+            self._load_files(term)
+            head = term.last.record if term.last is not None else None
+            if head is None or head.schema is None:
+                return self._anchor(self._intake.collect(weights), saying)
+            return self._anchor(self._intake.whole(weights, self._store.schema(head.schema)), saying)
 
     def close(self, timeout: float | None = None) -> None:
         """Waits until everything is committed, and says that this producer is done.
@@ -200,31 +195,14 @@ class Producer:
 
     # --- Taking over the log ----------------------------------------------------------------------------
 
-    def _ready(self, step: int, user: Mapping[str, Value] | None) -> _Saying:
+    def _ready(self, step: int, user: Mapping[str, Value] | None) -> Saying:
         """Checks whatever can be checked before anything moves."""
         if self._closed:
             raise Broken("this producer is closed", hint="Open a new one")
         if self._pipeline is not None:
             self._pipeline.check()
             self._pipeline.wait_encoded()
-        if not 0 <= step <= MAX_INT:
-            raise UsageError(f"step {step} is not a number from 0 to {MAX_INT}")
-        if step < self._step:
-            raise StepWentBack(
-                f"step {step} comes after step {self._step}",
-                hint="After going back to a checkpoint, open a new producer",
-                step=step,
-            )
-        said = dict(user or {})
-        try:
-            size = len(pack(said))
-        except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise UsageError(
-                f"user= cannot be stored: {error}", hint="Use numbers, strings, lists and maps"
-            ) from error
-        if size > USER_BYTES:
-            raise LimitExceeded(f"user= takes {size} bytes, at most {USER_BYTES} may be")
-        return _Saying(step, said)
+        return Saying.of(step, user, last=self._step)
 
     def _begin(self) -> Term:
         """Claims the log, once."""
@@ -241,7 +219,7 @@ class Producer:
         return self._term
 
     def _first(
-        self, term: Term, weights: Weights, saying: _Saying, *, partial: bool, new_schema: bool
+        self, term: Term, weights: Weights, saying: Saying, *, partial: bool, new_schema: bool
     ) -> Publication:
         """The first publish: an anchor on an empty log, else a delta from the head."""
         self._load_files(term)
@@ -265,7 +243,7 @@ class Producer:
         head: Slot,
         schema: Schema,
         tensors: Iterable[tuple[TensorSpec, HostTensor]],
-        saying: _Saying,
+        saying: Saying,
         *,
         partial: bool,
     ) -> Publication:
@@ -280,7 +258,7 @@ class Producer:
             external=self._external.state() if self._external else None,
             workers=self._workers,
         )
-        saying = _Saying(saying.step, saying.user, found.resumed_from)
+        saying = Saying(saying.step, saying.user, found.resumed_from)
         if found.base is None:
             candidate = _given(found.candidate)
             for name, host in candidate.tensors():
@@ -291,15 +269,14 @@ class Producer:
         return self._delta(term, tensors if found.candidate is None else _owned(found.candidate), saying)
 
     def _load_files(self, term: Term) -> None:
-        record = term.last.record if term.last is not None else None
-        known = record.files if isinstance(record, VersionRecord) else {}
+        known = term.before.files if isinstance(term.before, VersionRecord) else {}
         given = self._given_files
         self._files = store_files(self._store, given, known) if given else dict(known)
 
     # --- Making a version -------------------------------------------------------------------------------
 
     def _delta(
-        self, term: Term, tensors: Iterable[tuple[TensorSpec, HostTensor]], saying: _Saying
+        self, term: Term, tensors: Iterable[tuple[TensorSpec, HostTensor]], saying: Saying
     ) -> Publication:
         """A version that follows from the one before it."""
         snapshot = _given(self._snapshot)
@@ -313,7 +290,7 @@ class Producer:
             snapshot.state = before
             raise
 
-    def _anchor(self, state: HostState, saying: _Saying) -> Publication:
+    def _anchor(self, state: HostState, saying: Saying) -> Publication:
         """A version that depends on nothing; its shards are encoded from the base, which waits for them."""
         known = self._snapshot
         if known is not None and known.base.schema == state.schema:
@@ -336,7 +313,7 @@ class Producer:
         return self._queued
 
     def _submit(
-        self, makes: list[Make], saying: _Saying, *, base: Base, base_state: int | None
+        self, makes: list[Make], saying: Saying, *, base: Base, base_state: int | None
     ) -> Publication:
         snapshot, pipeline = _given(self._snapshot), _given(self._pipeline)
         version, state, files = self._queued + 1, snapshot.state, self._files

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from deltastore.errors import NonFinite, SchemaMismatch
+from deltastore.errors import NonFinite, SchemaMismatch, Unsupported
 from deltastore.protocol.digest import Lanes
 from deltastore.protocol.schema import Schema, TensorSpec
 from deltastore.state import HostState
-from deltastore.tensors.convert import memory_of, pairs, stable, to_host
+from deltastore.tensors.convert import memory_of, pairs, private, stable, to_host
 from deltastore.tensors.host import HostTensor, all_finite
 from deltastore.tensors.names import DDP, clean, unwrap
 
@@ -46,13 +46,14 @@ class Intake:
 
         Raises:
             NonFinite: A tensor holds NaN or infinity.
-            SchemaMismatch: Two tensors have one name.
-            Unsupported: A dtype that safetensors does not have.
+            SchemaMismatch: Two tensors have one name, or there are none.
+            Unsupported: A dtype that safetensors does not have, or that a tensor cannot be cast to.
         """
         specs: dict[str, TensorSpec] = {}
         lanes = {}
         owners: dict[object, str] = {}
-        named = list(pairs(weights))
+        keep = stable(weights)
+        named = [(name, tensor if keep else private(tensor)) for name, tensor in pairs(weights)]
         cleaned = clean([name for name, _ in named])
         for inner, (_, tensor) in zip(cleaned, named, strict=True):
             name = self.export(inner) if self.export else inner
@@ -63,12 +64,29 @@ class Intake:
                     f"two tensors are called {name!r} once wrappers are taken off", tensor=name
                 )
             owner = owners.setdefault(memory_of(tensor) or name, name)
-            host = to_host(name, tensor, cast=self._dtype(owner))
+            cast = self._dtype(owner)
+            host = to_host(name, tensor, cast=cast)
+            if cast not in {None, host.dtype}:
+                raise Unsupported(
+                    f"tensor {name!r} is no torch tensor: {host.dtype} is not cast", tensor=name
+                )
             specs[name] = TensorSpec(name, host.dtype, host.shape, None if owner == name else owner)
             if owner == name:
                 self.check_finite(name, host.dtype, host.lanes)
                 lanes[name] = host.lanes.copy()
+        if not specs:
+            raise SchemaMismatch(
+                "there are no tensors to publish", hint="Is it an iterator that was used before?"
+            )
         return HostState(Schema.of(specs.values()), lanes)
+
+    def whole(self, weights: Weights, schema: Schema) -> HostState:
+        """A private copy of all weights, as `schema` has them; errors as `collect` and `conform`."""
+        state = HostState.empty(schema)
+        for spec, host in self.conform(weights, schema):
+            self.check_finite(spec.name, host.dtype, host.lanes)
+            state.lanes(spec.name)[:] = host.lanes
+        return state
 
     def conform(
         self, weights: Weights, schema: Schema, *, partial: bool = False
@@ -80,6 +98,7 @@ class Intake:
         Raises:
             SchemaMismatch: Missing, extra or doubled names, or other shapes, with a list.
         """
+        keep = stable(weights)
         tied = {t.alias_of for t in schema.tensors if t.alias_of is not None}
         seen: set[str] = set()
         owners: dict[str, HostTensor] = {}
@@ -91,7 +110,7 @@ class Intake:
             if name is None:
                 continue
             if name not in schema:
-                extra[name] = memory_of(tensor) if stable(weights) else None
+                extra[name] = memory_of(tensor) if keep else None
                 continue
             if name in seen:
                 raise SchemaMismatch(f"tensor {name!r} was handed over twice", tensor=name)
@@ -100,6 +119,8 @@ class Intake:
             spec = schema[name]
             host = to_host(name, tensor, cast=spec.dtype)
             host.require(name, spec.dtype, spec.shape)
+            if not keep and (name in tied or spec.alias_of is not None):
+                host = HostTensor(host.dtype, host.shape, host.lanes.copy())
             if spec.alias_of is not None:
                 ties.append((spec, host))
                 continue
@@ -133,7 +154,7 @@ class Intake:
     def _known_name(self, raw: str, schema: Schema) -> str | None:
         name = unwrap(raw)
         exported = self.export(name) if self.export else name
-        if exported is not None and exported not in schema and name.startswith(DDP):
+        if exported not in schema and name.startswith(DDP):
             inner = name.removeprefix(DDP)
             return self.export(inner) if self.export else inner
         return exported

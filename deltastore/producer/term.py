@@ -57,6 +57,7 @@ class Term:
         self._store = store
         self._process = process
         self._pending: VersionRecord | None = None
+        self._pending_data = b""
         self.number = claim.term
         self.start = claim.term_start
         self._claim = claim
@@ -114,7 +115,7 @@ class Term:
         if version is None:
             raise BadRecord("the log is damaged where it is also empty")
         data = store.access.get(keys.version(version), most=limits.RECORD_BYTES)
-        term = _last_readable_term(store, version)
+        term, readable = _last_readable(store, version)
         reset = VersionRecord(
             store=store.identity.store,
             version=version + 1,
@@ -122,10 +123,17 @@ class Term:
             term_start=version + 1,
             nonce=store.runtime.random_bytes(16),
             parent=sha256(data),
-            kind=Kind.CLAIM,
+            kind=Kind.RESET,
+            files={} if readable is None else readable.files,
             time=_milliseconds(store),
+            requires=store.identity.requires if readable is None else readable.requires,
         )
         return cls(store, reset, None, process)
+
+    @property
+    def before(self) -> VersionRecord | Tombstone:
+        """What the next record follows: the last one, or what is left of those before a damaged one."""
+        return self._claim if self.last is None else self.last.record
 
     @property
     def damaged(self) -> bool:
@@ -148,13 +156,13 @@ class Term:
         record = self._record(content)
         if self._pending is not None:
             record = replace(record, nonce=self._pending.nonce, time=self._pending.time)
-            if record != self._pending:
+            if record.to_bytes() != self._pending_data:
                 raise OutcomeUnknown(
                     f"version {record.version} is undecided and cannot become another record",
                     hint="Try the same content again, or open a new producer",
                     version=record.version,
                 )
-        self._pending = record
+        self._pending, self._pending_data = record, record.to_bytes()
         try:
             _, slot = self._store.log.commit(record, before=self.last)
         except Conflict as error:
@@ -165,11 +173,11 @@ class Term:
         return slot
 
     def end(self) -> None:
-        """Says that this producer is done, so that the next one need not wait."""
-        write_status(self._store, self.number, self._process, closed=True)
+        """Says that this producer is done, so that the next need not wait; not while a put is undecided."""
+        write_status(self._store, self.number, self._process, closed=self._pending is None)
 
     def _record(self, content: Content) -> VersionRecord:
-        before = self.last.record if self.last is not None else None
+        before = self.before
         kind = Kind.RESET if self.last is None else Kind.DATA
         return VersionRecord(
             store=self._store.identity.store,
@@ -189,7 +197,7 @@ class Term:
             time=_milliseconds(self._store),
             stats=content.stats,
             user=content.user,
-            requires=before.requires if isinstance(before, VersionRecord) else features.Requires(),
+            requires=before.requires if isinstance(before, VersionRecord) else self._store.identity.requires,
         )
 
     def _explain(self, version: int, error: Conflict) -> Conflict | Fenced:
@@ -226,15 +234,17 @@ def _claim(store: Store, newest: Slot | None, genesis: Genesis | None) -> Versio
     return record
 
 
-def _last_readable_term(store: Store, version: int) -> int:
+def _last_readable(store: Store, version: int) -> tuple[int, VersionRecord | None]:
+    """A term that none below a damaged version has, and the newest record below it that can be read."""
     for number in range(version - 1, store.log.first - 1, -1):
         try:
             slot = store.log.slot(number)
         except BadRecord:
             continue
         if slot is not None:
-            return slot.record.term + (version - number)
-    return version
+            record = slot.record if isinstance(slot.record, VersionRecord) else None
+            return slot.record.term + (version - number), record
+    return version, None
 
 
 def _milliseconds(store: Store) -> int:

@@ -152,7 +152,7 @@ def compress(schema: Schema, slices: Sequence[Slice]) -> Slices:
 
 
 def check_cover(schema: Schema, shards: Iterable[ShardDescriptor]) -> None:
-    """Checks that shards cover every lane of a schema exactly once, and declare sane sizes (DS-DESC-4).
+    """Checks that shards cover every lane exactly once, and declare sane sizes (DS-DESC-4, DS-DESC-5).
 
     Raises:
         BadRecord: A lane is covered twice or not at all.

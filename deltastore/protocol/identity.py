@@ -11,7 +11,7 @@ from typing import Final
 from deltastore.errors import BadRecord, LimitExceeded
 from deltastore.protocol.features import Requires
 from deltastore.protocol.limits import STORE_BYTES
-from deltastore.protocol.wire import SPEC, Fields
+from deltastore.protocol.wire import SPEC, Fields, distinct
 
 FORMAT: Final = "deltastore"
 DEFAULT_GRACE: Final = 24 * 3600
@@ -108,18 +108,24 @@ def _load(data: bytes) -> Fields:
     if len(data) > STORE_BYTES:
         raise LimitExceeded(f"STORE.json has {len(data)} bytes, over the limit of {STORE_BYTES}")
     try:
-        value = json.loads(data)
+        value = _tuples(json.loads(data.decode(), object_pairs_hook=distinct, parse_constant=_no_constant))
     except (ValueError, RecursionError) as error:
         raise BadRecord(f"STORE.json is not valid JSON: {error}") from error
-    return Fields(_tuples(value), "STORE.json")
+    return Fields(value, "STORE.json")
 
 
 def _tuples(value: object) -> object:
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
+        return {_tuples(key): _tuples(item) for key, item in value.items()}
+    if isinstance(value, str):
+        value.encode()  # refuses half of a surrogate pair, which JSON can hold and UTF-8 cannot
     return value
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _id(fields: Fields, name: str) -> str:

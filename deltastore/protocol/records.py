@@ -5,19 +5,33 @@ What two records must be to each other is in `chain`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from deltastore.errors import BadRecord, LimitExceeded
 from deltastore.protocol import limits
 from deltastore.protocol.descriptors import Descriptor
 from deltastore.protocol.edges import Edge
 from deltastore.protocol.features import Requires
-from deltastore.protocol.wire import SPEC, Envelope, Fields, Value, open_record, pack, sha256, word_bytes
+from deltastore.protocol.wire import (
+    SPEC,
+    Envelope,
+    Fields,
+    Value,
+    open_record,
+    pack,
+    sha256,
+    unpack,
+    word_bytes,
+)
 
 T = TypeVar("T")
+
+_NOT_PLAIN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
+"""Control characters, backslashes, and the halves of pairs that no UTF-8 has."""
 
 
 class Kind(StrEnum):
@@ -234,7 +248,7 @@ def read_files(fields: Fields, name: str) -> dict[str, Descriptor]:
 def check_file_name(name: str) -> str:
     """Returns the name of a side file if it stays inside the directory that it is written to (DS-FILE-1)."""
     parts = name.split("/")
-    plain = all(ch.isprintable() and ch != "\\" for ch in name)
+    plain = _NOT_PLAIN.search(name) is None
     if not plain or len(name.encode()) > limits.NAME_BYTES or {"", ".", ".."} & set(parts):
         raise BadRecord(f"{name[:80]!r} is not a relative file name", file=name[:80])
     return name
@@ -271,16 +285,20 @@ def _version_record(fields: Fields) -> VersionRecord:
 
 def _check_record(record: VersionRecord, fields: Fields) -> None:
     """The rules that a record must keep by itself (DS-VER-2)."""
-    if (record.parent is None) != (record.version == 0):
-        raise fields.bad("parent", "must be nil for version 0, and only there")
-    if (record.state is None) != (record.schema is None):
-        raise fields.bad("state", "and schema must be nil together")
-    if record.external is not None and record.version != 0:
-        raise fields.bad("external", "may only be in version 0")
+    _check_place(record, fields)
+    if (record.version == 0 and record.state is not None) != (record.external is not None):
+        raise fields.bad("external", "must be in version 0 if that has a state, and only there")
     if record.kind is not Kind.CLAIM:
         _check_data(record, fields)
     elif record.edges or record.step is not None or record.term_start != record.version:
         raise fields.bad("kind", "is claim: no edges, no step, and its term starts with it (DS-CLAIM-1)")
+
+
+def _check_place(record: VersionRecord | Tombstone, fields: Fields) -> None:
+    if (record.parent is None) != (record.version == 0):
+        raise fields.bad("parent", "must be nil for version 0, and only there")
+    if (record.state is None) != (record.schema is None):
+        raise fields.bad("state", "and schema must be nil together")
 
 
 def _check_data(record: VersionRecord, fields: Fields) -> None:
@@ -299,7 +317,7 @@ def _check_data(record: VersionRecord, fields: Fields) -> None:
 def _tombstone(fields: Fields) -> Tombstone:
     if fields.text("kind") != "collected":
         raise fields.bad("kind", "of a tombstone is not 'collected'")
-    return Tombstone(
+    tombstone = Tombstone(
         store=fields.blob("store", size=16).hex(),
         version=fields.integer("version"),
         term=fields.integer("term"),
@@ -310,6 +328,10 @@ def _tombstone(fields: Fields) -> Tombstone:
         state=fields.optional("state", fields.word),
         step=fields.optional("step", fields.integer),
     )
+    _check_place(tombstone, fields)
+    if tombstone.term_start > tombstone.version:
+        raise fields.bad("term_start", "is above the version")
+    return tombstone
 
 
 def _optional_map(fields: Fields, name: str, read: Callable[[Fields], T]) -> T | None:
@@ -321,6 +343,17 @@ def _kind(fields: Fields) -> Kind:
         return Kind(fields.text("kind", most=32))
     except ValueError as error:
         raise fields.bad("kind", "is unknown") from error
+
+
+def stored_user(user: Mapping[str, Value]) -> dict[str, Value]:
+    """`user` as readers will get it back: a copy that nobody else holds, within the limits.
+
+    Raises:
+        BadRecord: It holds what a record cannot.
+        LimitExceeded: It is too large.
+    """
+    data = pack({"user": dict(user)})
+    return _user(unpack(data, where="version record", max_bytes=limits.RECORD_BYTES))
 
 
 def _user(fields: Fields) -> dict[str, Value]:

@@ -71,7 +71,10 @@ class Schema:
         """Reads a stored schema."""
         fields = unpack(data, where="schema", max_bytes=limits.SCHEMA_BYTES)
         rows = fields.array("tensors", most=limits.TENSORS)
-        return cls(tuple(_tensor(row) for row in rows))
+        schema = cls(tuple(_tensor(row) for row in rows))
+        if schema.data != data:
+            raise BadRecord("schema: its bytes are not canonical, so its SHA-256 would not be its name")
+        return schema
 
     @cached_property
     def data(self) -> bytes:

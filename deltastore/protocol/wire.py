@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgpack
 
 from deltastore.errors import BadRecord, LimitExceeded
-from deltastore.protocol.limits import MAX_INT, RECORD_BYTES, SIGNATURES
+from deltastore.protocol.limits import MAX_INT, NESTING, RECORD_BYTES, SIGNATURES
 
 Value = None | bool | int | float | str | bytes | Sequence["Value"] | Mapping[str, "Value"]
 T = TypeVar("T")
@@ -22,6 +22,7 @@ SPEC: Final = 1
 """The version of the spec that records of this release are written to."""
 
 _SIGNATURE_BYTES: Final = 4096
+_LEAVES: Final = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def sha256(data: bytes) -> str:
@@ -44,19 +45,21 @@ def unpack(data: bytes, *, where: str, max_bytes: int) -> Fields:
 
     Raises:
         LimitExceeded: More than `max_bytes`.
-        BadRecord: Not one msgpack map with distinct text keys, or an extension type in it.
+        BadRecord: Not one msgpack map with distinct text keys, nested too deep, or an extension type in it.
     """
     if len(data) > max_bytes:
         raise LimitExceeded(f"{where} has {len(data)} bytes, over the limit of {max_bytes}")
     try:
+        _check_lengths(data, max_bytes)
         value = msgpack.unpackb(
             data,
             raw=False,
             use_list=False,
             strict_map_key=True,
-            object_pairs_hook=_distinct,
+            object_pairs_hook=distinct,
             ext_hook=_no_extension,
         )
+        _check_nesting(value)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         raise BadRecord(f"{where} is not valid msgpack: {error}") from error
     return Fields(value, where)
@@ -204,7 +207,8 @@ class Envelope:
 
 def signed_bytes(type_: str, body: bytes) -> bytes:
     """What a signature covers: a record of one type never passes for one of another (DS-SIG-2)."""
-    return b"deltastore/1 %d %s %d " % (len(type_), type_.encode(), len(body)) + body
+    name = type_.encode()
+    return b"deltastore/1 %d %s %d " % (len(name), name, len(body)) + body
 
 
 def open_record(data: bytes, where: str) -> tuple[str, Fields]:
@@ -235,11 +239,36 @@ def _canonical(value: Value) -> object:
     return value
 
 
-def _distinct(pairs: Sequence[tuple[object, object]]) -> dict[object, object]:
-    distinct = dict(pairs)
-    if len(distinct) != len(pairs):
+def distinct(pairs: Sequence[tuple[object, object]]) -> dict[object, object]:
+    """A map from its entries; a key that is no text, or is there twice, is a `ValueError`."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
         raise ValueError("a key occurs twice in a map")
-    return distinct
+    if not all(isinstance(key, str) for key in found):
+        raise ValueError("a key of a map is no text")
+    return found
+
+
+def _check_lengths(data: bytes, max_bytes: int) -> None:
+    """Walks over the data and makes nothing of it: a length that no bytes back is never allocated."""
+    unpacker = msgpack.Unpacker(max_buffer_size=max_bytes)
+    unpacker.feed(data)
+    unpacker.skip()
+
+
+def _check_nesting(value: object) -> None:
+    level = [value]
+    for _ in range(NESTING):
+        inner: list[object] = []
+        for item in level:
+            if not isinstance(item, dict | tuple):
+                raise ValueError(f"extension type: {type(item).__name__}")  # noqa: TRY004 - of the data
+            children = item.values() if isinstance(item, dict) else item
+            inner += [child for child in children if type(child) not in _LEAVES]
+        if not inner:
+            return
+        level = inner
+    raise ValueError(f"nested deeper than {NESTING}")
 
 
 def _no_extension(code: int, _data: bytes) -> object:

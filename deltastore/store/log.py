@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -137,7 +137,7 @@ class Log:
             self._backend.put(keys.HEAD, b"%d\n" % version)
 
     def commit(self, record: VersionRecord, *, before: Slot | None) -> tuple[Outcome, Slot]:
-        """Puts a version record: that is the commit (DS-COMMIT-1 to DS-COMMIT-5).
+        """Puts a version record: that is the commit (DS-COMMIT-1, DS-COMMIT-3 to DS-COMMIT-5, DS-COMMIT-7).
 
         Args:
             record: What to commit.
@@ -151,21 +151,31 @@ class Log:
             OutcomeUnknown: It could not be learned whether the put happened. Only the same record may be
                 tried again.
             BackendError: The store definitely did not take it.
+            IntegrityError: Readers would refuse the record; it was not put.
         """
         data = record.to_bytes()
         if len(data) > limits.RECORD_BYTES:
             raise Unsupported(f"the record of version {record.version} would have {len(data)} bytes")
+        slot = self._parse(record.version, data)  # what no reader can read never enters the log
+        if before is not None:
+            chain.check_successor(before, slot)  # nor what every reader would stop at
         put = self._put_alone if self._identity.commit is CommitMode.SINGLE_WRITER else self._put_if_absent
+        open_puts = 0
 
         def attempt() -> Outcome:
+            nonlocal open_puts
             outcome = put(record, data, before)
             if outcome is Outcome.UNKNOWN:
+                open_puts += 1
                 raise Unavailable(f"version {record.version} was put and cannot be read back")
             return outcome
 
         try:
             outcome = self._access.call(attempt)
-        except Unavailable as error:
+        except BackendError as error:
+            # A refusal says nothing of an earlier put of these bytes, which may still be on its way.
+            if not open_puts:
+                raise
             raise OutcomeUnknown(
                 f"it is unknown whether version {record.version} was committed",
                 hint="Try again with the same record, and with nothing else",
@@ -177,22 +187,17 @@ class Log:
                 hint="Another producer writes here; open a new producer to go on behind it",
                 version=record.version,
             )
-        return outcome, Slot(record, data, sha256(data))
+        return outcome, slot
 
     def _put_if_absent(self, record: VersionRecord, data: bytes, _before: Slot | None) -> Outcome:
-        try:
-            if self._backend.put_if_absent(keys.version(record.version), data) is Put.CREATED:
-                return Outcome.COMMITTED
-        except _TRANSIENT:
-            pass
-        except BackendError:
-            if (outcome := self._read_back(record.version, data)) is Outcome.UNKNOWN:
-                raise
-            return outcome
-        return self._read_back(record.version, data)
+        def send() -> bool:
+            return self._backend.put_if_absent(keys.version(record.version), data) is Put.CREATED
+
+        return self._settle(send, record.version, data)
 
     def _put_alone(self, record: VersionRecord, data: bytes, before: Slot | None) -> Outcome:
         """A commit without a conditional create: sound while there is one writer (DS-SINGLE-1)."""
+        key = keys.version(record.version)
         if before is not None:
             parent = self.slot(before.version)
             if parent is None or judge(before.data, before.sha256, parent) is Outcome.CONFLICT:
@@ -201,18 +206,36 @@ class Log:
                     hint="A second writer was here; commit a reset behind what is stored now",
                     version=before.version,
                 )
-        outcome = self._read_back(record.version, data)
-        if outcome is not Outcome.UNKNOWN:
-            return outcome
-        with contextlib.suppress(*_TRANSIENT):
-            self._backend.put(keys.version(record.version), data)
-        return self._read_back(record.version, data)
+        with contextlib.suppress(NotFound):
+            return self._judge(record.version, data, self._access.get(key, most=limits.RECORD_BYTES))
 
-    def _read_back(self, version: int, data: bytes) -> Outcome:
+        def send() -> bool:
+            self._backend.put(key, data)
+            return False
+
+        return self._settle(send, record.version, data)
+
+    def _settle(self, send: Callable[[], bool], version: int, data: bytes) -> Outcome:
+        """Sends a put once; whatever its answer is, but that it created the object, it is read back."""
+        refused = None
+        try:
+            if send():
+                return Outcome.COMMITTED
+        except _TRANSIENT:
+            pass
+        except BackendError as error:
+            refused = error
         try:
             found = self._backend.get(keys.version(version), max_size=limits.RECORD_BYTES)
-        except (NotFound, *_TRANSIENT):
+        except _TRANSIENT:
             return Outcome.UNKNOWN
+        except BackendError:
+            if refused is not None:
+                raise refused from None
+            return Outcome.UNKNOWN
+        return self._judge(version, data, found)
+
+    def _judge(self, version: int, data: bytes, found: bytes) -> Outcome:
         if found == data:
             return Outcome.COMMITTED
         return judge(data, sha256(data), self._parse(version, found))
@@ -240,26 +263,32 @@ class Log:
             NoSuchVersion: There is none.
             Collected: There was.
         """
+        return VersionInfo.of(self.locate(version=version, step=step))
+
+    def locate(self, *, version: int | None = None, step: int | None = None) -> Slot:
+        """The slot that `find` is about, also where it holds a tombstone.
+
+        Raises:
+            NoSuchVersion: There is none.
+        """
         if version is not None:
-            return VersionInfo.of(self.require(version))
+            return self.require(version)
         newest = self.newest()
         if newest is None:
             raise NoSuchVersion("the store has no versions yet", hint="Publish one first")
         if step is None:
-            return VersionInfo.of(newest)
+            return newest
         for first, last in self.terms(newest):
-            slot = self._bisect(first.version + 1, last.version, step)
+            slot = self._bisect(first.version, last.version, step)
             if slot is not None:
-                return VersionInfo.of(slot)
+                return slot
         raise NoSuchVersion(f"no version was published at step {step}", step=step)
 
     def terms(self, newest: Slot) -> Iterator[tuple[Slot, Slot]]:
-        """The first (a claim) and the last slot of each term, newest term first."""
+        """The first (a claim or a reset) and the last slot of each term, newest term first."""
         last = newest
         while True:
-            start = last.record.term_start
-            if start < self.first:
-                return
+            start = max(last.record.term_start, self.first)
             yield (last if start == last.version else self.require(start)), last
             if start == self.first:
                 return

@@ -22,6 +22,7 @@ from deltastore.errors import (
     StoreExists,
     StoreReplaced,
     Unsupported,
+    UsageError,
 )
 from deltastore.protocol import features, keys, limits
 from deltastore.protocol.descriptors import Descriptor
@@ -71,7 +72,10 @@ class Store:
         Raises:
             StoreExists: One is already there.
             Unsupported: Conditional commits on a backend that has no conditional create.
+            UsageError: A grace that STORE.json cannot hold.
         """
+        if type(grace) is not int or not 0 <= grace <= limits.MAX_INT:
+            raise UsageError(f"a grace of {grace} is not a whole number of seconds", hint="Pass seconds")
         backend = open_backend(url, options=options) if isinstance(url, str) else url
         conditional = backend.capabilities.put_if_absent
         mode = commit or (CommitMode.CONDITIONAL if conditional else CommitMode.SINGLE_WRITER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -43,7 +43,16 @@ def pairs(weights: Weights) -> Iterator[tuple[str, Tensor]]:
 
 def stable(weights: Weights) -> bool:
     """Whether all tensors live at once, so that shared memory is a tie; an iterator may reuse it."""
-    return is_module(weights) or isinstance(weights, Mapping | list | tuple)
+    return is_module(weights) or isinstance(weights, Mapping | ItemsView | list | tuple)
+
+
+def private(tensor: Tensor) -> Tensor:
+    """A copy in host memory of what may be overwritten before it is used; no tie survives it."""
+    if is_torch(tensor):
+        return tensor.detach().to("cpu", copy=True)
+    if isinstance(tensor, HostTensor):
+        return HostTensor(tensor.dtype, tensor.shape, tensor.lanes.copy())
+    return tensor.copy() if isinstance(tensor, np.ndarray) else tensor
 
 
 def to_host(name: str, tensor: Tensor, *, cast: str | None = None) -> HostTensor:
@@ -73,7 +82,9 @@ def memory_of(tensor: Tensor) -> tuple[object, ...] | None:
         from deltastore.tensors import torch as adapter
 
         return adapter.storage_key(tensor)
-    array = tensor.lanes if isinstance(tensor, HostTensor) else tensor
-    if not isinstance(array, np.ndarray) or array.size == 0:
+    view: tuple[object, ...] = ()
+    if isinstance(tensor, HostTensor):
+        tensor, view = tensor.lanes, (tensor.dtype, tensor.shape)
+    if not isinstance(tensor, np.ndarray) or tensor.size == 0:
         return None
-    return (array.__array_interface__["data"][0], array.dtype.str, array.shape, array.strides)
+    return (tensor.__array_interface__["data"][0], tensor.dtype.str, tensor.shape, tensor.strides, *view)

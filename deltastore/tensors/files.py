@@ -11,7 +11,7 @@ from typing import Final
 
 from safetensors import SafetensorError, safe_open
 
-from deltastore.errors import BadObject, NotFound, SchemaMismatch
+from deltastore.errors import BadObject, BadRecord, NotFound, SchemaMismatch
 from deltastore.protocol.digest import Lanes
 from deltastore.protocol.limits import HEADER_BYTES, SCHEMA_BYTES
 from deltastore.protocol.records import check_file_name
@@ -21,6 +21,8 @@ from deltastore.tensors.host import HostTensor
 
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
+MARKER: Final = "deltastore.json"
+"""What says which version a directory holds."""
 FILE_BYTES: Final = 5 * 1000**3
 """Bytes of weights after which `write_checkpoint` begins another file."""
 
@@ -43,22 +45,15 @@ def open_checkpoint(directory: Path) -> HostState:
                 raise SchemaMismatch(f"tensor {name!r} is in two files of {directory}", tensor=name)
             specs[name] = TensorSpec(name, tensor.dtype, tensor.shape)
             lanes[name] = tensor.lanes
+    if absent := sorted(_weight_map(directory).keys() - specs.keys()):
+        raise BadObject(f"{directory}: its index names tensor {absent[0]!r}, which no file has")
     return HostState(Schema.of(specs.values()), lanes)
 
 
 def weight_files(directory: Path) -> list[str]:
     """Names of the safetensors files of a checkpoint: those that its index names, else all of them."""
-    index = directory / INDEX
-    if index.is_file():
-        if index.stat().st_size > SCHEMA_BYTES:
-            raise BadObject(f"{index} is too large to be an index")
-        try:
-            names = sorted(
-                {check_file_name(str(n)) for n in json.loads(index.read_bytes())["weight_map"].values()}
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadObject(f"{index} is not an index of weights: {error}") from error
-        return names
+    if (directory / INDEX).is_file():
+        return sorted(set(_weight_map(directory).values()))
     names = sorted(path.name for path in directory.glob("*.safetensors"))
     if not names:
         raise NotFound(
@@ -67,13 +62,38 @@ def weight_files(directory: Path) -> list[str]:
     return names
 
 
+def _weight_map(directory: Path) -> dict[str, str]:
+    """File by tensor as an index has it; empty where there is none."""
+    index = directory / INDEX
+    if not index.is_file():
+        return {}
+    if index.stat().st_size > SCHEMA_BYTES:
+        raise BadObject(f"{index} is too large to be an index")
+    try:
+        found = json.loads(index.read_bytes())["weight_map"].items()
+        return {str(name): check_file_name(str(file)) for name, file in found}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadRecord) as error:
+        raise BadObject(f"{index} is not an index of weights: {error}") from error
+
+
 def side_files(directory: Path) -> dict[str, Path]:
     """The files of a checkpoint that are not weights: config, tokenizer, chat template."""
     return {
         path.name: path
         for path in sorted(directory.iterdir())
-        if path.is_file() and not path.name.startswith(".") and not path.name.endswith(_WEIGHT_ENDINGS)
+        if path.is_file()
+        and not path.name.startswith(".")
+        and not path.name.endswith(_WEIGHT_ENDINGS)
+        and path.name != MARKER
     }
+
+
+def taken_for_weights(name: str) -> bool:
+    """Whether a loader of the directory, or a reader of its marker, would fall for a side file (DS-DIR-3)."""
+    lower = name.lower()
+    return lower == MARKER or (
+        "/" not in name and lower.endswith((".safetensors", ".safetensors.index.json"))
+    )
 
 
 def read_file(path: Path) -> Iterator[tuple[str, HostTensor]]:

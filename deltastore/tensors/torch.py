@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import torch
 
 from deltastore.codec.types import uint
@@ -40,6 +39,10 @@ DTYPES: Final = {name: dtype for dtype, name in NAMES.items()}
 _VIEWS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integer types that torch can index and scatter, by width; the sign does not matter to bits."""
 _PAIRS: Final = torch.float4_e2m1fn_x2
+_FLOATS: Final = frozenset(
+    name for dtype, name in NAMES.items() if dtype.is_floating_point and dtype is not _PAIRS
+)
+"""What is cast into one another: precision is lost, but no meaning."""
 
 
 def dtype_of(name: str, tensor: torch.Tensor) -> str:
@@ -49,12 +52,14 @@ def dtype_of(name: str, tensor: torch.Tensor) -> str:
         Unsupported: There is none, or the tensor is not dense.
     """
     dtype = NAMES.get(tensor.dtype)
-    if dtype is None or tensor.layout is not torch.strided:
+    if dtype is None or tensor.layout is not torch.strided or (dtype == "F4" and not tensor.dim()):
         raise Unsupported(
             f"tensor {name!r} is {tensor.layout} of {tensor.dtype}, which safetensors does not have",
             hint="Cast it to a dense dtype of safetensors, or leave it out",
             tensor=name,
         )
+    if tensor.is_meta:
+        raise Unsupported(f"tensor {name!r} has no memory: it is on the meta device", tensor=name)
     return dtype
 
 
@@ -73,12 +78,13 @@ def to_host(name: str, tensor: torch.Tensor, *, cast: str | None = None) -> Host
         cast: The dtype to convert to first, on the tensor's own device.
 
     Raises:
-        Unsupported: A dtype or layout that safetensors does not have.
+        Unsupported: A dtype or layout that safetensors does not have, or a cast that is not from one
+            kind of float to another.
     """
     value = tensor.detach()
     dtype = dtype_of(name, value)
     if cast is not None and cast != dtype:
-        if cast not in DTYPES or "F4" in {cast, dtype}:
+        if not {cast, dtype} <= _FLOATS:
             raise Unsupported(f"tensor {name!r} cannot be cast from {dtype} to {cast}", tensor=name)
         value, dtype = value.to(DTYPES[cast]), cast
     shape = shape_of(value)
@@ -94,7 +100,8 @@ def from_host(host: HostTensor) -> torch.Tensor:
     dtype = DTYPES.get(host.dtype)
     if dtype is None:
         raise Unsupported(f"torch has no dtype {host.dtype}", hint="Read it as a host tensor")
-    flat = torch.from_numpy(host.lanes.view(np.uint8).copy()).view(_VIEWS[host.lanes.itemsize])
+    width = host.lanes.itemsize
+    flat = torch.from_numpy(host.lanes.view(f"<{'u' if width == 1 else 'i'}{width}").copy())
     shape = (*host.shape[:-1], host.shape[-1] // 2) if dtype is _PAIRS else host.shape
     return flat.reshape(shape).view(dtype)
 
@@ -112,6 +119,7 @@ def host_lanes(flat: torch.Tensor, dtype: str) -> Lanes:
 
 def storage_key(tensor: torch.Tensor) -> tuple[object, ...] | None:
     """What two tensors share if and only if they are the same view of the same memory; None if empty."""
-    if tensor.numel() == 0 or tensor.device.type == "meta":
+    if tensor.numel() == 0 or tensor.is_meta or tensor.layout is not torch.strided:
         return None
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+    view = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
+    return (tensor.device, tensor.data_ptr(), *view)

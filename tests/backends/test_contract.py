@@ -99,6 +99,7 @@ class BackendContract:
             with pytest.raises(NotFound, match=key):
                 backend.head(key)
 
+    @pytest.mark.req("DS-BACK-3")
     def test_another_handle_sees_every_change_at_once(self, backend: Backend, other: Backend) -> None:
         for value in [b"1", b"22", b"333"]:
             backend.put("a/b", value)
@@ -137,12 +138,14 @@ class BackendContract:
 
     # --- conditional put
 
+    @pytest.mark.req("DS-BACK-1")
     def test_first_conditional_put_wins(self, backend: Backend, other: Backend) -> None:
         assert backend.put_if_absent("versions/0", b"first") is Put.CREATED
         assert other.put_if_absent("versions/0", b"second") is Put.EXISTS
         assert backend.put_if_absent("versions/0", b"first") is Put.EXISTS
         assert other.get("versions/0", max_size=SMALL) == b"first"
 
+    @pytest.mark.req("DS-BACK-1")
     def test_conditional_put_respects_a_plain_one(self, backend: Backend) -> None:
         backend.put("a", b"plain")
         assert backend.put_if_absent("a", b"conditional") is Put.EXISTS
@@ -153,6 +156,7 @@ class BackendContract:
         backend.delete(["a"])
         assert backend.put_if_absent("a", b"2") is Put.CREATED
 
+    @pytest.mark.req("DS-BACK-1")
     def test_one_of_racing_threads_creates(self, backend: Backend, other: Backend) -> None:
         threads, rounds = 8, 60
         start = threading.Barrier(threads)
@@ -174,6 +178,7 @@ class BackendContract:
 
     # --- concurrency of readers and writers
 
+    @pytest.mark.req("DS-BACK-2")
     def test_readers_never_see_a_torn_object(self, backend: Backend, other: Backend) -> None:
         size, readers, replacements = 1 << 20, 3, 20
         backend.put("big", bytes(size))
@@ -247,6 +252,7 @@ class BackendContract:
         assert keys_of(list(backend.list("a/"))) == ["a/b-c", "a/b/c", "a/bc/d"]
         assert list(backend.list("a/b/c/")) == []
 
+    @pytest.mark.req("DS-BACK-4")
     @relaxed
     @given(
         stored=st.dictionaries(names, st.binary(max_size=4), max_size=12),
@@ -278,6 +284,7 @@ class BackendContract:
             (root + key, len(model[key])) for key in expected
         ]
 
+    @pytest.mark.req("DS-BACK-4")
     def test_listing_goes_on_over_many_pages(self, backend: Backend) -> None:
         expected = [f"objects/{number % 7}/{number:04d}" for number in range(1100)]
         for key in expected:
@@ -320,6 +327,7 @@ class BackendContract:
 
     # --- keys
 
+    @pytest.mark.req("DS-KEY-1")
     @pytest.mark.parametrize("key", BAD_KEYS)
     def test_bad_key_is_refused_everywhere(self, backend: Backend, key: str) -> None:
         with pytest.raises(BadKey):
@@ -334,6 +342,7 @@ class BackendContract:
             backend.delete([key])
         assert list(backend.list()) == []
 
+    @pytest.mark.req("DS-KEY-1")
     @pytest.mark.parametrize("prefix", BAD_PREFIXES)
     def test_bad_prefix_is_refused_before_the_first_step(self, backend: Backend, prefix: str) -> None:
         with pytest.raises(BadKey):

@@ -18,6 +18,7 @@ def sample(size: int) -> bytes:
     return np.random.default_rng(1).geometric(0.05, size).astype(np.uint8).tobytes()
 
 
+@pytest.mark.req("DS-FRAME-1")
 @pytest.mark.parametrize("size", [1, 1000, FRAME - 1, FRAME, FRAME + 1, 2 * FRAME + 5])
 def test_streams_come_back_and_every_frame_but_the_last_is_full(size: int) -> None:
     raw = sample(size)
@@ -46,6 +47,7 @@ def test_huffman_coding_beats_level_1_on_gaps() -> None:
     assert len(frames.compress(raw)[0]) <= len(zstandard.ZstdCompressor(level=1).compress(raw))
 
 
+@pytest.mark.req("DS-FRAME-2")
 def test_a_frame_of_another_size_is_refused_before_it_is_inflated() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(64 * FRAME))
     with pytest.raises(BadShard, match="not a zstd frame of 1000 bytes"):
@@ -58,6 +60,7 @@ UNSIZED = zstandard.ZstdCompressor(write_content_size=False).compress(RAW)
 SKIPPABLE = b"\x50\x2a\x4d\x18" + (1000).to_bytes(4, "little") + RAW
 
 
+@pytest.mark.req("DS-FRAME-1", "DS-FRAME-2")
 @pytest.mark.parametrize(
     ("data", "sizes"),
     [
@@ -78,6 +81,7 @@ def test_frames_that_are_not_what_the_spec_says_are_refused(data: bytes, sizes: 
         frames.decompress(memoryview(data), sizes, 1000)
 
 
+@pytest.mark.req("DS-FRAME-1")
 def test_a_window_larger_than_the_limit_is_refused() -> None:
     # Magic, descriptor (4-byte content size, no single segment), window 2^27, size, one raw block.
     header = b"\x28\xb5\x2f\xfd" + bytes([0x80, (27 - 10) << 3]) + (3).to_bytes(4, "little")
@@ -89,6 +93,7 @@ def test_a_window_larger_than_the_limit_is_refused() -> None:
     assert frames.decompress(memoryview(small), [len(small)], 3) == b"abc"
 
 
+@pytest.mark.req("DS-FRAME-1")
 def test_a_dictionary_is_refused() -> None:
     header = b"\x28\xb5\x2f\xfd" + bytes([0x21, 9]) + bytes([3])
     frame = header + (3 << 3 | 1).to_bytes(3, "little") + b"abc"

@@ -68,6 +68,7 @@ def test_the_sample_has_every_mode() -> None:
         assert set(bytes(file.tensors["M"].data)) == {0, 1, 2, 3}
 
 
+@pytest.mark.req("DS-SHARD-1")
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_shard_cut_anywhere_is_refused(codec: str) -> None:
     encoded, pairs = sample(codec)
@@ -126,6 +127,7 @@ def test_noise_is_refused(codec: str, data: bytes) -> None:
             decode(codec, head + data, [spec for spec, _, _ in pairs], 100)
 
 
+@pytest.mark.req("DS-SHARD-3")
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_shard_of_other_slices_is_refused(codec: str) -> None:
     encoded, pairs = sample(codec)
@@ -135,6 +137,7 @@ def test_a_shard_of_other_slices_is_refused(codec: str) -> None:
             decode(codec, encoded.data, others, encoded.raw_size)
 
 
+@pytest.mark.req("DS-SHARD-3")
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_shard_of_another_codec_is_refused(codec: str) -> None:
     encoded, pairs = sample(codec)

@@ -42,6 +42,7 @@ def test_diff_moves_the_base_and_undo_takes_it_back(
     np.testing.assert_array_equal(base, before)
 
 
+@pytest.mark.req("DS-DIGEST-3")
 @given(
     dtype=st.sampled_from(DTYPES),
     lanes=st.integers(0, 40),
@@ -103,6 +104,7 @@ def test_a_strided_array_is_refused() -> None:
         kernels.diff(whole_spec("BF16", 4), np.zeros(4, np.uint16), np.zeros(8, np.uint16)[::2])
 
 
+@pytest.mark.req("DS-GAP-3")
 @given(
     lanes=st.sampled_from((1, 300, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK - 5)),
     count=st.sampled_from((1, 2, 50, 3000)),
@@ -129,6 +131,7 @@ def test_gaps_follow_the_rule_of_the_spec(lanes: int, count: int, width: int, se
     np.testing.assert_array_equal(kernels.gap_decode(symbols, counts, changes, lanes), positions)
 
 
+@pytest.mark.req("DS-GAP-3")
 @pytest.mark.parametrize(
     ("symbols", "counts", "changes", "lanes"),
     [
@@ -157,6 +160,7 @@ def test_codes_are_packed_least_significant_first_with_a_fresh_byte_per_block() 
     np.testing.assert_array_equal(kernels.unpack2(packed, counts), codes)
 
 
+@pytest.mark.req("DS-ULP-1")
 @pytest.mark.parametrize("bit", range(4, 8))
 def test_padding_bits_of_codes_are_zero(bit: int) -> None:
     with pytest.raises(BadShard, match="padding"):

@@ -34,6 +34,7 @@ def changed(spec: SliceSpec, *at: int) -> Diff:
 # --- coo ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.req("DS-COO-1")
 def test_coo_is_indices_of_the_whole_tensor_and_values_of_its_own_dtype() -> None:
     diffs = [
         changed(SliceSpec("a", "F16", (3, 4), 0, 12, 12), 2, 11),
@@ -105,6 +106,7 @@ def test_the_crafted_coo_is_good() -> None:
     assert not change.relative
 
 
+@pytest.mark.req("DS-COO-1")
 @pytest.mark.parametrize(
     "indices",
     [[7, 10, 15], [8, 10, 16], [8, 8, 15], [10, 8, 15], [8, 15, 10], [-1, 10, 15], [8, -9, 15]],
@@ -115,6 +117,7 @@ def test_coo_indices_ascend_within_their_slice(indices: list[int]) -> None:
         decode_coo(coo(np.array(indices, "<i4"), VALUES))
 
 
+@pytest.mark.req("DS-COO-1")
 @pytest.mark.parametrize("index", [-(2**63), -1, 2**63 - 1, 2**62])
 def test_coo_wide_indices_cannot_wrap_into_range(index: int) -> None:
     spec = part_spec("U16", 8, 16, 2**40, "a")
@@ -127,6 +130,7 @@ def test_coo_wide_indices_cannot_wrap_into_range(index: int) -> None:
             decode_coo(coo(broken, VALUES), spec)
 
 
+@pytest.mark.req("DS-CODEC-3", "DS-COO-1")
 def test_coo_tensors_are_exactly_those_expected() -> None:
     one = shard.Tensor("U8", (1,), b"x")
     cases = {
@@ -146,6 +150,7 @@ def test_coo_tensors_are_exactly_those_expected() -> None:
 # --- plain -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.req("DS-PLAIN-1")
 @pytest.mark.parametrize("shape", [(), (0,), (4, 0, 2), (6,), (2, 3)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_plain_keeps_names_dtypes_and_shapes(dtype: str, shape: tuple[int, ...]) -> None:
@@ -211,6 +216,7 @@ def test_plain_refuses_lanes_that_are_not_of_the_slice() -> None:
         PLAIN.encode([Dense(whole_spec("U8", 8), np.zeros(7, np.uint8), 0)], nonce=NONCE)
 
 
+@pytest.mark.req("DS-PLAIN-1")
 def test_plain_of_other_slices_is_refused() -> None:
     spec = SliceSpec("a", "U16", (2, 2), 0, 4, 4)
     data = PLAIN.encode([dense(spec, np.zeros(4, np.uint16))], nonce=NONCE).data
@@ -254,6 +260,7 @@ def with_bits(spec: SliceSpec, at: int, bits: int) -> tuple[SliceSpec, Lanes, La
     return spec, np.zeros(spec.lanes, spec.uint), new
 
 
+@pytest.mark.req("DS-ABS-1")
 def test_abs_writes_new_bits_in_planes_of_all_slices() -> None:
     diffs = [
         diff(*with_bits(whole_spec("BF16", 100, "a"), 7, 0x7FC1)),
@@ -274,6 +281,7 @@ def test_abs_writes_new_bits_in_planes_of_all_slices() -> None:
     assert bytes(shard.parse(encoded.data).tensors["M"].data) == bytes([1, 1, 3])
 
 
+@pytest.mark.req("DS-ABS-1")
 def test_abs_applied_twice_does_no_harm() -> None:
     spec, base, new = with_bits(whole_spec("BF16", 100), 7, 0x7FC1)
     encoded = ABS.encode([diff(spec, base, new)], nonce=NONCE)

@@ -82,6 +82,7 @@ def test_tensors_are_views_of_the_file() -> None:
     assert shard.parse(data).tensors["a"].data.obj is data  # type: ignore[union-attr]
 
 
+@pytest.mark.req("DS-SHARD-2")
 def test_unknown_fields_and_foreign_metadata_are_ignored() -> None:
     ours = json.dumps(fields(later={"x": [1, "y", None, True]}))
     data = file({"__metadata__": {"deltastore": ours, "format": "pt"}}, b"")
@@ -100,11 +101,13 @@ def test_a_name_that_is_not_unicode_is_not_written() -> None:
         shard.build(META, [("\ud800", shard.Tensor("U8", (0,), b""))])
 
 
+@pytest.mark.req("DS-SHARD-2")
 def test_another_format_says_to_upgrade() -> None:
     with pytest.raises(BadShard, match="upgrade"):
         shard.parse(file(header(fields(format=2)), b""))
 
 
+@pytest.mark.req("DS-LIMIT-1")
 def test_the_header_is_limited_before_it_is_read() -> None:
     data = struct.pack("<Q", limits.HEADER_BYTES + 1) + b"{"
     with pytest.raises(LimitExceeded, match="header"):
@@ -119,6 +122,7 @@ def test_a_header_over_the_limit_is_not_written(monkeypatch: pytest.MonkeyPatch)
         shard.build(META, [])
 
 
+@pytest.mark.req("DS-LIMIT-1", "DS-LIMIT-2")
 def test_a_shard_over_the_limit_is_neither_written_nor_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SHARD_BYTES", 400)
     with pytest.raises(LimitExceeded, match="shard"):
@@ -162,6 +166,7 @@ OFFSETS: dict[str, Json] = {
 }
 
 
+@pytest.mark.req("DS-SHARD-1")
 @pytest.mark.parametrize("name", OFFSETS)
 def test_a_header_that_does_not_describe_the_file_is_refused(name: str) -> None:
     shard.parse(file(GOOD))
@@ -186,6 +191,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.req("DS-SHARD-1")
 @pytest.mark.parametrize("name", [name for name in TEXTS if name != "good"])
 def test_a_header_that_is_not_strict_json_is_refused(name: str) -> None:
     ours = json.dumps(json.dumps(fields()))[1:-1]
@@ -194,6 +200,7 @@ def test_a_header_that_is_not_strict_json_is_refused(name: str) -> None:
         shard.parse(file(TEXTS[name].replace("%s", ours), b"", raw=True))
 
 
+@pytest.mark.req("DS-SHARD-1")
 def test_a_header_that_is_not_utf8_is_refused() -> None:
     data = file(header(), b"").replace(b"deltastore", b"deltastor\xff", 1)
     with pytest.raises(BadShard, match="strict JSON"):
@@ -232,18 +239,21 @@ META_FIELDS: dict[str, Json] = {
 }
 
 
+@pytest.mark.req("DS-SHARD-2", "DS-SHARD-3")
 @pytest.mark.parametrize("name", META_FIELDS)
 def test_malformed_metadata_are_refused(name: str) -> None:
     with pytest.raises(BadShard):
         shard.parse(file(header(fields(**META_FIELDS[name])), b""))
 
 
+@pytest.mark.req("DS-SHARD-2")
 @pytest.mark.parametrize("text", ["", "[]", "1", "{", '{"format":1,"format":1}', "\ud800"])
 def test_metadata_that_are_no_strict_object_are_refused(text: str) -> None:
     with pytest.raises(BadShard):
         shard.parse(file({"__metadata__": {"deltastore": text}}, b""))
 
 
+@pytest.mark.req("DS-SHARD-1")
 @pytest.mark.parametrize("data", [b"", b"{}", b"\x02\0\0\0\0\0\0", b"\x03\0\0\0\0\0\0\0{}"])
 def test_a_file_cut_short_is_refused(data: bytes) -> None:
     with pytest.raises(BadShard):

@@ -64,6 +64,7 @@ def test_gaps_codes_and_escapes_are_written_as_specified() -> None:
     assert encoded.raw_size == 1 + 16 + 8 + 2 + 2 + 2
 
 
+@pytest.mark.req("DS-GAP-1")
 def test_rare_changes_have_gaps_of_16_bits_in_two_planes() -> None:
     encoded = ULP.encode([steps(70_000, {10: 1, 69_000: -1})], nonce=NONCE)
     assert streams(encoded) == {
@@ -95,6 +96,7 @@ def test_slices_follow_one_another_in_every_stream() -> None:
     }
 
 
+@pytest.mark.req("DS-GAP-3")
 def test_the_cursor_starts_again_at_every_block() -> None:
     block = 1 << 18
     lanes = 2 * block + 3
@@ -184,6 +186,7 @@ def test_the_crafted_shard_is_good() -> None:
     assert decode(GOOD).tolist() == [1, 65534, 200]
 
 
+@pytest.mark.req("DS-GAP-1", "DS-GAP-2", "DS-GAP-3", "DS-ULP-1", "DS-ULP-2", "DS-CODEC-3")
 @pytest.mark.parametrize(
     "broken",
     [
@@ -236,6 +239,7 @@ def test_streams_that_break_a_rule_are_refused(broken: Streams) -> None:
         decode({**GOOD, **broken})
 
 
+@pytest.mark.req("DS-ULP-2")
 def test_the_smallest_full_escapes_are_accepted() -> None:
     # zigzag(129) - 3 = 255 and zigzag(-130) - 3 = 256.
     for step, text in ((129, "8100"), (65536 - 130, "7eff")):
@@ -248,6 +252,7 @@ def test_a_change_of_another_number_than_declared_is_refused() -> None:
             decode(GOOD, changed)
 
 
+@pytest.mark.req("DS-ULP-2")
 @pytest.mark.parametrize("value", [253, 254, 255])
 def test_an_escape_wider_than_a_one_byte_lane_is_refused(value: int) -> None:
     parts = {"M": b"\x01", "G": b"\x04", "U": b"\x02", "X": bytes([value])}
@@ -258,6 +263,7 @@ def test_an_escape_wider_than_a_one_byte_lane_is_refused(value: int) -> None:
     assert decode({**parts, "X": b"\xfc", "Y": b"", "T": table(1, 1, 1, 0)}, 1, spec) == [128]
 
 
+@pytest.mark.req("DS-GAP-2")
 def test_an_empty_block_has_no_symbols() -> None:
     spec = whole_spec("BF16", (1 << 18) + 4)
     parts = {"M": b"\x01", "G": b"\x01\xff", "U": b"\x01"}
@@ -275,6 +281,7 @@ def with_meta(edit: Callable[[dict[str, int]], None]) -> Encoded:
     return Encoded(data, sum(raw.values()) + 1, 0, 3)
 
 
+@pytest.mark.req("DS-FRAME-2")
 @pytest.mark.parametrize("name", ["T", "G", "U", "X", "Y"])
 @pytest.mark.parametrize("size", [0, 7, 1000, 2**40, 2**53 - 1])
 def test_a_raw_size_that_is_not_needed_is_refused_before_inflating(
@@ -294,6 +301,7 @@ def test_a_raw_size_that_is_not_needed_is_refused_before_inflating(
     assert max(inflated, default=0) <= 16
 
 
+@pytest.mark.req("DS-CODEC-2")
 @pytest.mark.parametrize("raw_size", [0, 29, 31, 10**6, 2**63])
 def test_a_raw_size_other_than_the_descriptors_is_refused(raw_size: int) -> None:
     encoded = craft(GOOD, [3])

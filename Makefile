@@ -1,0 +1,59 @@
+# Every target sets up what it needs in .venv by itself: Python >= 3.11 with pip and venv, and make, are enough.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --require-virtualenv
+INPUTS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fmt clean
+.DELETE_ON_ERROR:
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@echo
+	@echo "ARGS go to what is run:  make test ARGS='-k chain'   PYTHON chooses the interpreter:  make test PYTHON=python3.12"
+
+demo: $(VENV)/.demo ## Train a small model by RL, ship every step through a store, check the servers bit for bit
+	$(BIN)/deltastore demo $(ARGS)
+
+test: $(VENV)/.dev ## Run all tests
+	$(BIN)/python -m pytest -q $(ARGS)
+
+check: $(VENV)/.dev ## Lint, formatting and types, of the package and of the tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict
+	MYPYPATH=tests $(BIN)/mypy --strict tests/*.py
+	@for part in $(TEST_PARTS); do \
+		echo "mypy --strict $$part"; MYPYPATH=tests:$$part $(BIN)/mypy --strict $$part || exit 1; \
+	done
+
+fmt: $(VENV)/.dev ## Format, and fix what the linter can fix
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+clean: ## Remove the environment and everything that was generated
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-store
+	find deltastore tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Test modules find their neighbours by plain name, so each folder is checked by itself.
+TEST_PARTS = $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.py))))
+
+# Two stages, so that the demo need not wait for linters and test tools.
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is not Python >= 3.11; say which one to use: make ... PYTHON=python3.12" >&2; exit 1; }
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: $(INPUTS) | $(VENV)/.python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[cli,torch]'
+	@touch $@
+
+$(VENV)/.dev: $(INPUTS) | $(VENV)/.python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[cli,torch,dev]'
+	@touch $@ $(VENV)/.demo

@@ -1,0 +1,256 @@
+"""The cache of a host: one download for all, checked again when it is read, bounded; floors that stay."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import State, all_bits, blank, consumer, new_store, producer, read, reopened, small, stepped
+
+from deltastore import Cache, Consumer, Store
+from deltastore.backends.local import LocalBackend
+from deltastore.errors import Diverged, Unavailable
+from deltastore.parallel import INLINE, Workers
+from deltastore.protocol import keys
+from deltastore.protocol.descriptors import ShardDescriptor
+from deltastore.testing import FaultBackend
+
+
+def grown(store: Store, count: int = 4) -> list[State]:
+    states = [small()]
+    for step in range(1, count):
+        states.append(stepped(states[-1], step))
+    with producer(store, shard_bytes=2000) as out:
+        for step, state in enumerate(states):
+            out.publish(state, step=step)
+    return states
+
+
+def shard(data: bytes) -> ShardDescriptor:
+    import hashlib
+
+    import xxhash
+
+    return ShardDescriptor(
+        sha256=hashlib.sha256(data).hexdigest(),
+        xxh3=xxhash.xxh3_64_intdigest(data),
+        size=len(data),
+        raw_size=0,
+        codec="plain",
+        state_delta=0,
+        slices=(),
+    )
+
+
+def fetched(backend: FaultBackend) -> list[str]:
+    """Keys of shards that were downloaded; schemas are not cached."""
+    found = [op.key for op in backend.operations if op.name == "get" and op.key.startswith("objects/")]
+    return [key for key in found if found.count(key) == 1 or key not in found[:1]]
+
+
+def test_consumers_of_a_host_download_once(store: Store, tmp_path: Path) -> None:
+    states = grown(store)
+    backend = FaultBackend(store.access.backend)
+    targets = [blank(states[0]) for _ in range(4)]
+    shared = reopened(store, backend)
+    threads = [
+        threading.Thread(target=Consumer(shared, target, cache=tmp_path, workers=Workers(2)).update)
+        for target in targets
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert all(all_bits(target) == all_bits(states[-1]) for target in targets)
+    kept = {path.name for path in (tmp_path / "objects").iterdir()}
+    gets = [op.key.rpartition("/")[2] for op in backend.operations if op.name == "get"]
+    assert len(kept) > 6
+    assert all(gets.count(name) == 1 for name in kept)
+
+
+def test_a_new_consumer_starts_from_what_is_kept(store: Store, tmp_path: Path) -> None:
+    states = grown(store)
+    consumer(store, blank(states[0]), cache=tmp_path).update()
+    for info in list(store.access.backend.list("objects/")):
+        if (tmp_path / "objects" / info.key.rpartition("/")[2]).exists():
+            store.access.backend.delete([info.key])
+    target = blank(states[0])
+    consumer(store, target, cache=tmp_path).update()
+    assert all_bits(target) == all_bits(states[-1])
+
+
+@pytest.mark.req("DS-OBJ-3")
+@pytest.mark.parametrize("kind", ["flipped", "short", "long", "empty", "a directory"])
+def test_a_damaged_copy_is_downloaded_again(store: Store, tmp_path: Path, kind: str) -> None:
+    states = grown(store)
+    consumer(store, blank(states[0]), cache=tmp_path).update()
+    for path in (tmp_path / "objects").iterdir():
+        data = bytearray(path.read_bytes())
+        if kind == "a directory":
+            path.unlink()
+            continue
+        if kind == "flipped":
+            data[len(data) // 2] ^= 1
+        path.write_bytes({"short": data[:-1], "long": data + b"x", "empty": b""}.get(kind, data))
+    target = blank(states[0])
+    consumer(store, target, cache=tmp_path).update()
+    assert all_bits(target) == all_bits(states[-1])
+    for info in list(store.access.backend.list("objects/")):
+        path = tmp_path / "objects" / info.key.rpartition("/")[2]
+        if path.exists():
+            assert path.read_bytes() == store.access.backend.get(info.key, max_size=1 << 20)
+
+
+def test_a_copy_that_went_wrong_in_the_store_is_not_kept(store: Store, tmp_path: Path) -> None:
+    grown(store)
+    from deltastore.errors import NoPath
+    from deltastore.testing import Fault, flip_bit
+
+    plan = lambda op: Fault(alter=flip_bit(77)) if op.key.startswith("objects/") else None  # noqa: E731
+    broken = Store.open(FaultBackend(store.access.backend, plan))
+    from deltastore.errors import IntegrityError
+
+    with pytest.raises((NoPath, IntegrityError)):
+        Consumer(broken, blank(small()), cache=tmp_path, workers=INLINE).update()
+    assert list((tmp_path / "objects").iterdir()) == []
+
+
+def test_the_budget_is_kept_and_the_least_used_go_first(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, budget=1000)
+    objects = [bytes([i]) * 300 for i in range(6)]
+    for data in objects[:3]:
+        cache.fetch(shard(data), lambda _, data=data: data)  # type: ignore[misc]
+        time.sleep(0.02)
+    cache.fetch(shard(objects[0]), lambda _: pytest.fail("it is kept"))
+    time.sleep(0.02)
+    cache.fetch(shard(objects[3]), lambda _: objects[3])
+    kept = {path.read_bytes() for path in (tmp_path / "objects").iterdir()}
+    assert kept == {objects[0], objects[2], objects[3]}
+    assert cache.fetch(shard(b"x" * 2000), lambda _: b"x" * 2000) == b"x" * 2000
+    sizes = [path.stat().st_size for path in (tmp_path / "objects").iterdir()]
+    assert sum(sizes) <= 1000
+    assert len(sizes) == 3
+
+
+def test_a_full_disk_is_no_reason_not_to_serve(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = grown(store)
+    cache = Cache(tmp_path)
+
+    def full(self: Path, data: bytes) -> int:
+        if ".tmp" in self.name or self.parent.name == "objects":
+            raise OSError(28, "No space left on device")
+        return real(self, data)
+
+    real = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", full)
+    target = blank(states[0])
+    consumer(store, target, cache=cache).update()
+    assert all_bits(target) == all_bits(states[-1])
+    assert list((tmp_path / "objects").iterdir()) == []
+
+
+def test_who_waits_for_a_download_that_fails_tries_himself(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    data = b"d" * 100
+    entered = threading.Event()
+
+    def failing(_: object) -> bytes:
+        entered.set()
+        time.sleep(0.1)
+        raise Unavailable("network")
+
+    def first() -> None:
+        with pytest.raises(Unavailable):
+            cache.fetch(shard(data), failing)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    entered.wait(5)
+    assert cache.fetch(shard(data), lambda _: data) == data
+    thread.join(5)
+
+
+def _child(root: str, cache: str, out: Any) -> None:
+    backend = FaultBackend(LocalBackend(root))
+    reader = Consumer(Store.open(backend), cache=Path(cache), workers=INLINE)
+    bits = all_bits(reader.host_tensors())
+    gets = [op.key.rpartition("/")[2] for op in backend.operations if op.name == "get"]
+    out.put((bits, gets))
+
+
+def test_processes_of_a_host_download_once(tmp_path: Path) -> None:
+    store = new_store(LocalBackend(tmp_path / "store"))
+    states = grown(store, 3)
+    context = multiprocessing.get_context("spawn")
+    out: Any = context.Queue()
+    children = [
+        context.Process(target=_child, args=(str(tmp_path / "store"), str(tmp_path / "cache"), out))
+        for _ in range(3)
+    ]
+    for child in children:
+        child.start()
+    found = [out.get(timeout=60) for _ in children]
+    for child in children:
+        child.join(20)
+    assert all(bits == all_bits(states[-1]) for bits, _ in found)
+    gets = [name for _, names in found for name in names]
+    kept = {path.name for path in (tmp_path / "cache" / "objects").iterdir()}
+    assert kept
+    assert all(gets.count(name) == 1 for name in kept)
+
+
+# --- Floors ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("DS-FLOOR-1", "DS-FLOOR-2")
+def test_floors_outlive_the_consumer(store: Store, tmp_path: Path) -> None:
+    states = grown(store)
+    consumer(store, blank(states[0]), cache=tmp_path).update()
+    store.access.backend.delete([keys.version(4)])
+    target = blank(states[0])
+    reader = consumer(store, target, cache=tmp_path)
+    for call in (reader.latest, reader.update, reader.stage):
+        with pytest.raises(Diverged, match="version 4 was seen before"):
+            call()
+    assert all_bits(target) == all_bits(blank(states[0]))
+    assert consumer(store).latest().version == 3
+    store.access.backend.delete(keys.version(n) for n in range(4))
+    with pytest.raises(Diverged):
+        consumer(store, target, cache=tmp_path).update()
+
+
+def test_floors_are_per_store_and_never_fall(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    assert cache.floor("a" * 32) is None
+    for version in (3, 7, 5):
+        cache.raise_floor("a" * 32, version)
+    assert (cache.floor("a" * 32), cache.floor("b" * 32)) == (7, None)
+    assert Cache(tmp_path).floor("a" * 32) == 7
+    threads = [threading.Thread(target=cache.raise_floor, args=("b" * 32, v)) for v in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache.floor("b" * 32) == 39
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"version": "4"}', '{"version": true}', "\xff"])
+def test_a_damaged_floor_is_none(tmp_path: Path, text: str) -> None:
+    cache = Cache(tmp_path)
+    (tmp_path / "floors" / ("a" * 32)).write_text(text, encoding="latin-1")
+    assert cache.floor("a" * 32) is None
+    cache.raise_floor("a" * 32, 2)
+    assert cache.floor("a" * 32) == 2
+
+
+def test_an_older_version_may_still_be_read_by_number(store: Store, tmp_path: Path) -> None:
+    states = grown(store)
+    consumer(store, blank(states[0]), cache=tmp_path).update()
+    reader = consumer(store, blank(states[0]), cache=tmp_path)
+    assert all_bits(reader.host_tensors(2)) == all_bits(states[1]) == read(store, 2)

@@ -1,0 +1,176 @@
+"""Test values, the worked example and the tables of the specification, computed with the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deltastore import codec
+from deltastore.codec import frames, kernels, shard
+from deltastore.codec.types import SliceSpec, Sparse
+from deltastore.protocol import dtypes, features, limits, wire
+from deltastore.protocol.digest import MASK, digest, tensor_key
+from deltastore.protocol.identity import Identity
+from deltastore.protocol.schema import Schema, TensorSpec
+from deltastore.state import HostState
+
+TEXT = (Path(__file__).parents[2] / "spec" / "deltastore-v1.md").read_text()
+LANES = SliceSpec("w", "BF16", (2, 10), 0, 20, 20)
+
+
+def section(number: str) -> str:
+    """The text under a heading, up to the next one."""
+    match = re.search(rf"^#+ {re.escape(number)}\.? .*?\n(.*?)(?=^#|\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    assert match
+    return match[1]
+
+
+def prose(number: str) -> str:
+    """The same with its lines joined."""
+    return " ".join(section(number).split())
+
+
+def rows(number: str, columns: int) -> list[list[str]]:
+    """Rows of the tables of a section, without backquotes."""
+    lines = [line.strip("|").split("|") for line in section(number).splitlines() if line.startswith("|")]
+    return [[cell.strip(" `") for cell in line] for line in lines if len(line) == columns]
+
+
+def digests() -> list[tuple[str, int, bytes, int]]:
+    found = rows("8", 4)[2:]
+    return [(name, int(j), bytes.fromhex(data), int(value, 16)) for name, j, data, value in found]
+
+
+@pytest.mark.req("DS-DIGEST-1", "DS-DIGEST-2")
+@pytest.mark.parametrize(("name", "first", "data", "expected"), digests())
+def test_digest_test_value(name: str, first: int, data: bytes, expected: int) -> None:
+    assert digest(np.frombuffer(data, np.uint8), tensor_key(name), first) == expected
+    assert plainly(name, data, first) == expected
+
+
+@pytest.mark.req("DS-DIGEST-1")
+def test_tensor_key_test_value() -> None:
+    assert f'`k("w")` is `{tensor_key("w"):016x}`' in prose("8")
+
+
+@pytest.mark.req("DS-DIGEST-4")
+def test_state_digest_test_value_is_the_sum_over_owners_without_aliases() -> None:
+    known = {name: value for name, _, data, value in digests() if data == b"\x01"}
+    one = np.array([1], np.uint8)
+    schema = Schema.of(
+        [TensorSpec("a", "U8", (1,)), TensorSpec("b", "U8", (1,)), TensorSpec("c", "U8", (1,), "a")]
+    )
+    state = HostState(schema, {"a": one, "b": one.copy()}).digest()
+    assert state == (known["a"] + known["b"]) & MASK
+    assert f"has the digest `{state:016x}`" in prose("8")
+
+
+@pytest.mark.req("DS-DIGEST-3")
+def test_change_of_the_digest_is_after_minus_before() -> None:
+    old, new = example()
+    diff = kernels.diff(LANES, old.copy(), new)
+    before, after = (plainly("w", lanes.tobytes(), 0) for lanes in (old, new))
+    assert diff.state_delta == (after - before) & MASK
+
+
+def plainly(name: str, data: bytes, first: int) -> int:
+    """The formula of section 8, word by word."""
+    key, total = tensor_key(name), 0
+    for at in range(0, len(data), 8):
+        word = int.from_bytes(data[at : at + 8].ljust(8, b"\0"), "little")
+        x = (word + key + (first + at // 8 + 1) * 0x9E3779B97F4A7C15) & MASK
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+        total += x ^ x >> 31
+    return total & MASK
+
+
+def example() -> tuple[np.ndarray, np.ndarray]:
+    """The states before and after of the example for `ulp`."""
+    old = np.full(20, 0x3F80, np.uint16)
+    new = old.copy()
+    steps = {2: 1, 3: -1, 9: 2, 15: 0x8000, 19: -3}
+    for lane, step in steps.items():
+        new[lane] = (int(old[lane]) + step) % 2**16
+    return old, new
+
+
+def streams() -> dict[str, bytes]:
+    return {name: bytes.fromhex(data) for name, data, _ in rows("9.5", 3) if re.fullmatch("[0-9a-f]+", data)}
+
+
+@pytest.mark.req("DS-GAP-1", "DS-GAP-2", "DS-GAP-3", "DS-ULP-1", "DS-ULP-2")
+def test_ulp_example_is_what_the_codec_writes() -> None:
+    old, new = example()
+    encoded = codec.DELTA["ulp"].encode([kernels.diff(LANES, old.copy(), new)], nonce=bytes(16))
+    file = shard.parse(encoded.data)
+    raw = {
+        name: frames.decompress(memoryview(tensor.data), file.meta.frames[name], file.meta.raw[name])
+        for name, tensor in file.tensors.items()
+        if name != "M"
+    }
+    assert raw | {"M": bytes(file.tensors["M"].data)} == streams()
+    said = f"`raw_size` is {encoded.raw_size}, `changed` is {list(file.meta.changed)}, "
+    assert said + f"`digest` is [`{encoded.state_delta:016x}`]." in prose("9.5")
+
+
+@pytest.mark.req("DS-GAP-3", "DS-ULP-1")
+def test_ulp_example_decodes_to_the_state_after() -> None:
+    old, new = example()
+    diff = kernels.diff(LANES, old.copy(), new)
+    stored = {name: frames.compress(data) for name, data in streams().items() if name != "M"}
+    tensors = {"M": streams()["M"], **{name: data for name, (data, _) in stored.items()}}
+    meta = shard.Meta(
+        codec="ulp",
+        nonce="00" * 16,
+        changed=[5],
+        digest=[diff.state_delta],
+        frames={name: sizes for name, (_, sizes) in stored.items()},
+        raw={name: len(streams()[name]) for name in stored},
+    )
+    data = shard.build(meta, [(n, shard.Tensor("U8", (len(d),), d)) for n, d in tensors.items()])
+    (change,) = codec.DELTA["ulp"].decode(data, [LANES], raw_size=29).changes
+    assert isinstance(change, Sparse)
+    assert change.positions.tolist() == [2, 3, 9, 15, 19]
+    result = old.copy()
+    result[change.positions] = kernels.new_bits(change, old[change.positions])
+    assert result.tolist() == new.tolist()
+
+
+@pytest.mark.req("DS-LIMIT-1")
+def test_table_of_limits_is_that_of_the_code() -> None:
+    listed = {name: int(value) for name, value, _ in rows("15", 3)[2:]}
+    assert listed == {name: value for name, value in vars(limits).items() if isinstance(value, int)}
+
+
+@pytest.mark.req("DS-SCHEMA-3")
+def test_table_of_dtypes_is_that_of_the_code() -> None:
+    listed = {name: int(bits) for bits, names in rows("6", 2)[2:] for name in names.split("` `")}
+    assert listed == dtypes.BITS
+
+
+@pytest.mark.req("DS-STORE-1")
+def test_example_of_store_json_is_read() -> None:
+    match = re.search(r"```json\n(.*?)```", section("5.7"), re.DOTALL)
+    assert match
+    assert Identity.from_bytes(match[1].encode()) == Identity(store="00112233445566778899aabbccddeeff")
+
+
+@pytest.mark.req("DS-SIG-2")
+def test_example_of_signed_bytes() -> None:
+    assert f"is `{wire.signed_bytes('edge', b'abc').decode()}`." in prose("5.2")
+
+
+@pytest.mark.req("DS-CODEC-1")
+def test_table_of_codecs_is_that_of_the_code() -> None:
+    listed = {name: kind for name, kind, *_ in rows("9.2", 4)[2:]}
+    assert listed == {id_: codec.get(id_).kind for id_ in (*codec.DELTA, *codec.ANCHOR)}
+
+
+@pytest.mark.req("DS-FEAT-1")
+def test_no_features_are_known_in_version_1() -> None:
+    assert "Version 1 defines none." in prose("14")
+    assert frozenset() == features.KNOWN
