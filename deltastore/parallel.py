@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from deltastore.errors import UsageError
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -21,6 +23,10 @@ class Workers:
     """
 
     threads: int = 4
+
+    def __post_init__(self) -> None:
+        if self.threads < 0:
+            raise UsageError(f"{self.threads} threads cannot work", hint="0 works in the caller's own thread")
 
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Results in order; at most `threads` items are begun and not yet taken.

@@ -20,6 +20,7 @@ from deltastore.errors import (
     BadEdge,
     BadShard,
     IntegrityError,
+    LimitExceeded,
     NoPath,
     NoSuchVersion,
     NotFound,
@@ -43,9 +44,12 @@ Fetch = Callable[[ShardDescriptor], bytes]
 
 
 class FailedEdge(BadEdge):
-    """An edge that cannot be taken; `edge` says which, so that it can be avoided."""
+    """An edge that cannot be taken; `edge` says which, so that it can be avoided.
 
-    def __init__(self, edge: Edge, problem: str) -> None:
+    `mismatch`: it does not fit the bits that it was laid over; they may be what is wrong.
+    """
+
+    def __init__(self, edge: Edge, problem: str, *, mismatch: bool = False) -> None:
         super().__init__(
             f"the edge {edge.base} -> {edge.target} cannot be taken: {problem}",
             hint="Nothing was changed; another way is tried if there is one",
@@ -53,6 +57,7 @@ class FailedEdge(BadEdge):
             target=edge.target,
         )
         self.edge = edge
+        self.mismatch = mismatch
 
 
 def plan(store: Store, target: Slot, *, held: Collection[Base], avoid: Collection[Edge] = ()) -> Plan:
@@ -172,7 +177,7 @@ class Replay:
             try:
                 self._take(edge, overlay, names)
             except (IntegrityError, NotFound) as error:
-                raise FailedEdge(edge, str(error)) from error
+                raise FailedEdge(edge, str(error), mismatch=isinstance(error, BadEdge)) from error
         return overlay.patches
 
     def _take(self, edge: Edge, overlay: Overlay, names: Collection[str] | None) -> None:
@@ -198,7 +203,12 @@ class Replay:
         """Fetches and decodes one shard and checks what each of its slices does to the digest (DS-READ-4)."""
         slices = list(resolve(self.schema, shard.slices))
         specs = [spec_of(one) for one in slices]
-        decoded = codec.get(shard.codec).decode(self.fetch(shard), specs, raw_size=shard.raw_size)
+        data = self.fetch(shard)
+        try:
+            decoded = codec.get(shard.codec).decode(data, specs, raw_size=shard.raw_size)
+        except (BadShard, LimitExceeded) as error:
+            what = f"shard {shard.sha256}: {error.what}"
+            raise type(error)(what, hint=error.hint, **(error.fields | {"shard": shard.sha256})) from error
         if sum(decoded.deltas) & MASK != shard.state_delta:
             raise BadShard(f"shard {shard.sha256}: its slices do not add up to its descriptor's digest")
         patches = []
@@ -341,20 +351,46 @@ def with_detours(
     held: Collection[Base],
     run: Callable[[Plan], Mapping[str, Patch]],
     avoid: set[Edge] | None = None,
+    doubt: set[Base] | None = None,
 ) -> Mapping[str, Patch]:
     """Plans and runs until a plan succeeds; a failing edge is remembered and routed around (DS-READ-6).
+
+    An edge that does not fit the bits of a version that is held may be sound, and these bits not: the same
+    edge is good where it is laid over an anchor. So that start is doubted first, and the edge only if no
+    other start leads to the target.
+
+    Args:
+        store: Where the edges are.
+        target: The version's slot.
+        held: Where plans may start.
+        run: Takes a plan.
+        avoid: Edges that have failed before; failing ones are added.
+        doubt: Starts that are doubted; likewise.
 
     Raises:
         NoPath: No plan is left.
     """
     bad = set() if avoid is None else avoid
+    doubted = set() if doubt is None else doubt
+    suspects: set[Edge] = set()
     while True:
-        chosen = plan(store, target, held=held, avoid=bad)
+        try:
+            chosen = plan(store, target, held=[base for base in held if base not in doubted], avoid=bad)
+        except NoPath:
+            if not doubted:
+                raise
+            bad |= suspects
+            doubted.clear()
+            continue
         try:
             return run(chosen)
         except FailedEdge as error:
             _log.warning("edge failed", extra={"target": error.edge.target, "error": str(error)})
-            bad.add(error.edge)
+            if error.mismatch and isinstance(chosen.start, int) and error.edge not in suspects:
+                suspects.add(error.edge)
+                doubted.add(chosen.start)
+            else:
+                bad.add(error.edge)
 
 
 def shard_fetcher(store: Store) -> Fetch:

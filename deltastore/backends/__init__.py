@@ -14,7 +14,7 @@ from typing import Final, cast
 from deltastore.backends.base import Backend, Buffer, Capabilities, Driver, ObjectInfo, Put
 from deltastore.backends.local import LocalBackend
 from deltastore.backends.memory import MemoryBackend
-from deltastore.backends.retry import RetryPolicy, call
+from deltastore.backends.retry import RetryPolicy
 from deltastore.errors import BadURL
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "ObjectInfo",
     "Put",
     "RetryPolicy",
-    "call",
     "open_backend",
 ]
 
@@ -36,7 +35,7 @@ GROUP: Final = "deltastore.backends"
 """Entry points of this group are named by URL scheme and lead to a `Driver`."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://|(file):", re.IGNORECASE)
-_EXTRAS: Final = {"s3": "s3", "gs": "gcs", "hf": "hf"}
+_BUILT_IN: Final[Mapping[str, type[Driver]]] = {"file": LocalBackend, "memory": MemoryBackend}
 
 
 def open_backend(url: str, *, options: Mapping[str, str] | None = None) -> Backend:
@@ -47,7 +46,7 @@ def open_backend(url: str, *, options: Mapping[str, str] | None = None) -> Backe
         options: What the driver of the scheme takes, such as a region; an unknown name is refused.
 
     Raises:
-        BadURL: Nothing here understands it; the hint says what to install if that would help.
+        BadURL: Nothing here understands it.
     """
     match = _SCHEME.match(url)
     scheme = (match[1] or match[2]).lower() if match else "file"
@@ -55,20 +54,14 @@ def open_backend(url: str, *, options: Mapping[str, str] | None = None) -> Backe
 
 
 def _driver(scheme: str, url: str) -> type[Driver]:
-    if scheme == "file":
-        return LocalBackend
-    if scheme == "memory":
-        return MemoryBackend
-    extra = _EXTRAS.get(scheme)
-    hint = f"pip install 'deltastore-rl[{extra}]'" if extra else _known()
+    if scheme in _BUILT_IN:
+        return _BUILT_IN[scheme]
     for found in entry_points(group=GROUP, name=scheme):
         try:
             return cast(type[Driver], found.load())
         except ImportError as error:
-            raise BadURL(f"The driver for {url} does not load: {error}", hint=hint) from error
-    raise BadURL(f"No backend is installed for {url}", hint=hint)
-
-
-def _known() -> str:
-    schemes = {"file", "memory", *_EXTRAS, *(found.name for found in entry_points(group=GROUP))}
-    return f"Schemes known here: {', '.join(sorted(schemes))}"
+            hint = f"Install what {found.value} needs"
+            raise BadURL(f"the driver for {url} does not load: {error}", hint=hint) from error
+    known = sorted({*_BUILT_IN, *(found.name for found in entry_points(group=GROUP))})
+    hint = f"Schemes known here: {', '.join(known)}; another needs an entry point of {GROUP}"
+    raise BadURL(f"no backend is installed for {url}", hint=hint)

@@ -29,16 +29,12 @@ from deltastore.backends.base import (
     flat,
 )
 from deltastore.errors import (
-    AuthError,
-    BackendError,
     BadKey,
     BadURL,
-    DeltaStoreError,
-    NoSpace,
-    NotFound,
     Unavailable,
     Unsupported,
 )
+from deltastore.filesystem import map_errors, sync_directory
 from deltastore.protocol import keys
 
 TEMP_PREFIX: Final = ".tmp-"
@@ -94,7 +90,7 @@ class LocalBackend:
         with map_errors(key, absent=Unavailable):
             with self._written(path, data) as temp:
                 temp.rename(path)
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
 
     def put_if_absent(self, key: str, data: Buffer) -> Put:
         """See `Backend.put_if_absent`: `link` is the test and the creation in one."""
@@ -103,7 +99,7 @@ class LocalBackend:
             with self._written(path, data) as temp:
                 outcome = _link(temp, path, key)
             # Also where it exists: whoever made it may not have got as far, and the caller builds on it.
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
         return outcome
 
     def get(self, key: str, *, max_size: int, start: int = 0, stop: int | None = None) -> bytes:
@@ -137,7 +133,7 @@ class LocalBackend:
                 touched[path.parent] = key
         for directory, key in touched.items():
             with map_errors(key), suppress(FileNotFoundError):
-                _sync_directory(directory)
+                sync_directory(directory)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -194,7 +190,7 @@ class LocalBackend:
                 raise Unsupported(
                     f"{directory} is a file where a directory must be", hint="Move it away"
                 ) from None
-        _sync_directory(directory.parent)
+        sync_directory(directory.parent)
         self._synced.add(directory)
 
     def _settle(self, directory: Path) -> None:
@@ -202,39 +198,9 @@ class LocalBackend:
         if len(self._synced) > _SYNCED:
             self._synced.clear()
         while directory != self._root and directory not in self._synced:
-            _sync_directory(directory.parent)
+            sync_directory(directory.parent)
             self._synced.add(directory)
             directory = directory.parent
-
-
-@contextmanager
-def map_errors(key: str, *, absent: type[BackendError] = NotFound) -> Iterator[None]:
-    """Turns what the operating system raises into the errors of this library.
-
-    Args:
-        key: What the message names.
-        absent: What a missing file means here.
-    """
-    try:
-        yield
-    except OSError as error:
-        kind, hint = _meaning(error, absent)
-        text = os.strerror(error.errno) if error.errno else str(error)
-        raise kind(f"{key}: {text}", hint=hint, key=key, errno=error.errno) from error
-
-
-def _meaning(error: OSError, absent: type[BackendError]) -> tuple[type[DeltaStoreError], str]:
-    match error.errno:
-        case errno.ENOENT | errno.ENOTDIR:
-            return absent, "" if absent is NotFound else "Something else removed its directory"
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            return AuthError, "Check the owner and mode of the root, and how it is mounted"
-        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
-            return NoSpace, "Free some space or raise the quota, then try again"
-        case errno.EISDIR | errno.ELOOP | errno.ENAMETOOLONG | errno.ENXIO:
-            return Unsupported, "The file system cannot hold an object of this name here"
-        case _:
-            return Unavailable, "Check the disk or the mount, then try again"
 
 
 def _path(url: str) -> Path:
@@ -342,13 +308,3 @@ def _read(fd: int, offset: int, wanted: int, key: str) -> bytes:
 def _write(fd: int, view: memoryview) -> None:
     while view:
         view = view[os.write(fd, view) :]
-
-
-def _sync_directory(directory: Path) -> None:
-    with _opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
-        try:
-            os.fsync(fd)
-        except OSError as error:
-            # Some network and user-space file systems cannot sync a directory, and do not need to.
-            if error.errno != errno.EINVAL:
-                raise

@@ -18,6 +18,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _NEEDED:
             raise
-        print("deltastore: the command line needs pip install 'deltastore-rl[cli]'", file=sys.stderr)
+        print("deltastore: the command line needs the extra 'cli' of deltastore-rl", file=sys.stderr)
         sys.exit(2)
     app(prog_name="deltastore")

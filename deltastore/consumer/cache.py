@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import xxhash
 
-from deltastore.errors import NoSpace
+from deltastore.errors import BackendError
+from deltastore.filesystem import map_errors
 from deltastore.protocol.descriptors import ShardDescriptor
+
+_log = logging.getLogger(__name__)
 
 
 class Cache:
@@ -33,7 +37,8 @@ class Cache:
         self._locks = directory / "locks"
         self._budget = budget
         for path in (self._objects, self._floors, self._locks):
-            path.mkdir(parents=True, exist_ok=True)
+            with map_errors(str(path)):
+                path.mkdir(parents=True, exist_ok=True)
 
     def fetch(self, shard: ShardDescriptor, download: Callable[[ShardDescriptor], bytes]) -> bytes:
         """The bytes of a shard: from here where they are sound, else downloaded once for all who wait.
@@ -61,38 +66,49 @@ class Cache:
         return version if type(version) is int else None
 
     def raise_floor(self, store: str, version: int) -> None:
-        """Remembers a version; never a lower one."""
+        """Remembers a version, never a lower one, as far as the disk allows: its reader remembers it too."""
         with self._lock(store):
             before = self.floor(store)
             if before is None or before < version:
-                _replace(self._floors / store, json.dumps({"version": version}).encode())
+                self._try(self._floors / store, json.dumps({"version": version}).encode())
 
     def _keep(self, path: Path, data: bytes) -> None:
-        """Keeps an object; a disk that is full is no reason not to serve it."""
-        if len(data) > self._budget:
-            return
-        with suppress(NoSpace):
+        if len(data) <= self._budget:
             self._make_room(len(data))
-            _replace(path, data)
+            self._try(path, data)
+
+    def _try(self, path: Path, data: bytes) -> None:
+        """Replaces a file; a disk that does not take it is no reason to stop serving."""
+        try:
+            with map_errors(str(path)):
+                _replace(path, data)
+        except BackendError as error:
+            _log.warning("the cache does not keep", extra={"path": str(path), "error": str(error)})
 
     def _make_room(self, size: int) -> None:
         kept = []
         for path in self._objects.iterdir():
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 status = path.stat()
                 kept.append((status.st_mtime, status.st_size, path))
         total = size + sum(entry[1] for entry in kept)
         for _, bytes_, path in sorted(kept):
             if total <= self._budget:
                 break
-            path.unlink(missing_ok=True)
-            total -= bytes_
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+                total -= bytes_
 
     @contextmanager
     def _lock(self, name: str) -> Iterator[None]:
-        """Held by one process at a time; the kernel lets go of it when the process dies."""
-        with (self._locks / name[:2]).open("wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        """Held by one process at a time; the kernel lets go of it when the process dies.
+
+        Where the disk has no room for a lock, everybody downloads for himself.
+        """
+        with ExitStack() as held:
+            with suppress(OSError):
+                file = held.enter_context((self._locks / name[:2]).open("ab"))
+                fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 
@@ -112,6 +128,7 @@ def _replace(path: Path, data: bytes) -> None:
     try:
         temp.write_bytes(data)
         temp.replace(path)
-    except OSError as error:
-        temp.unlink(missing_ok=True)
-        raise NoSpace(f"{path} could not be written: {error}") from error
+    except BaseException:
+        with suppress(OSError):
+            temp.unlink(missing_ok=True)
+        raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -18,7 +19,14 @@ from deltastore.consumer.directory import DirectoryTarget
 from deltastore.consumer.follow import Follower
 from deltastore.consumer.reading import Held, Progress, Reading
 from deltastore.consumer.targets import Changes, Target, TensorsTarget
-from deltastore.errors import Conflict, NoSuchVersion, Poisoned, UnreachableError, UsageError
+from deltastore.errors import (
+    Conflict,
+    DeltaStoreError,
+    NoSuchVersion,
+    Poisoned,
+    UnreachableError,
+    UsageError,
+)
 from deltastore.parallel import DEFAULT, Workers
 from deltastore.protocol.records import Slot, VersionRecord
 from deltastore.protocol.schema import Schema
@@ -41,7 +49,8 @@ class Consumer:
 
     Args:
         store: Where from.
-        target: A module, a dict of tensors, or the path of a checkpoint directory; None only reads.
+        target: A module, a dict of tensors, the path of a checkpoint directory, or a target of your own; None
+            only reads.
         base: This machine's copy of the store's external base, if it has one.
         cache: A directory for fetched shards and floors, shared by the consumers of a host.
         min_version: Never go below this version; for consumers without a cache of their own.
@@ -55,25 +64,29 @@ class Consumer:
     def __init__(
         self,
         store: Store,
-        target: torch.nn.Module | Mapping[str, Tensor] | Path | None = None,
+        target: torch.nn.Module | Mapping[str, Tensor] | Target[Any] | str | PathLike[str] | None = None,
         *,
-        base: Path | None = None,
-        cache: Path | Cache | None = None,
+        base: str | PathLike[str] | None = None,
+        cache: str | PathLike[str] | Cache | None = None,
         min_version: int | None = None,
         check: Check = "touched",
         full_check_every: float | None = 1800.0,
         workers: Workers = DEFAULT,
         progress: Progress | None = None,
     ) -> None:
+        if check not in {"touched", "full"}:
+            raise UsageError(f"check={check!r}", hint="It is 'touched' or 'full'")
         self.store = store
         self._target = _target(target)
-        kept = Cache(cache) if isinstance(cache, Path) else cache
+        kept = cache if isinstance(cache, Cache | None) else Cache(Path(cache))
         self._check = check
         self._every = full_check_every
         self._staging = threading.RLock()
         self._committing = threading.RLock()
         self._follower = Follower(store, cache=kept, min_version=min_version)
-        self._reading = Reading(store, base=base, cache=kept, workers=workers, progress=progress)
+        self._reading = Reading(
+            store, base=None if base is None else Path(base), cache=kept, workers=workers, progress=progress
+        )
         self._held: Held | None = None
         self._info: VersionInfo | None = None
         self._poisoned = False
@@ -107,14 +120,14 @@ class Consumer:
             StoreReplaced: Another store is at the root now.
         """
         with self._staging:
-            return VersionInfo.of(self._newest())
+            return VersionInfo.of(self._follow())
 
     def update(self) -> VersionInfo | None:
         """Stages and commits the newest version, if the target does not hold it; what it is, or None."""
         with self._staging:
             self._check_in_time()
             try:
-                newest = self._newest()
+                newest = self._follow()
             except NoSuchVersion:
                 return None
             if newest.record.state is None or (self._held and self._held.version == newest.version):
@@ -158,7 +171,7 @@ class Consumer:
             UsageError: It is older than what the target holds.
         """
         with self._staging:
-            slot = self._newest() if version is None else self._follower.slot(version)
+            slot = self._follow(version)
             if self._held is not None and slot.version < self._held.version:
                 raise UsageError(
                     f"version {slot.version} is older than version {self._held.version}, which is held",
@@ -229,6 +242,8 @@ class Consumer:
             begun = self.store.runtime.monotonic()
             try:
                 target.commit(staged.prepared)
+            except DeltaStoreError:
+                raise
             except BaseException as error:
                 poisoned = self._poison(f"a commit of version {goal.version} broke off: {error!r}")
                 if isinstance(error, Exception):
@@ -257,7 +272,11 @@ class Consumer:
                 raise self._poison(f"the weights are no longer those of version {held.version}")
 
     def _check_in_time(self) -> None:
-        if self._every is not None and self.store.runtime.monotonic() - self._checked >= self._every:
+        if (
+            self._every is not None
+            and not self._poisoned
+            and self.store.runtime.monotonic() - self._checked >= self._every
+        ):
             self.verify()
 
     @staticmethod
@@ -287,7 +306,7 @@ class Consumer:
             names: Only these; fetches only the shards that hold them.
         """
         with self._staging:
-            slot = self._newest() if version is None else self._follower.slot(version, floor=False)
+            slot = self._follow() if version is None else self._follower.slot(version, floor=False)
             found = list(self._reading.tensors(slot, names))
         yield from found
 
@@ -311,11 +330,11 @@ class Consumer:
     ) -> None:
         self.close()
 
-    def _newest(self) -> Slot:
-        slot = self._follower.newest()
-        if self._follower.forked:
+    def _follow(self, version: int | None = None) -> Slot:
+        """The slot of a version, or the newest one; what is held is forgotten where it is on a lost fork."""
+        slot = self._follower.newest() if version is None else self._follower.slot(version)
+        if self._follower.take_fork():
             self._held = self._info = None
-            self._follower.forked = False
         return slot
 
     def need_target(self) -> Target[Any]:
@@ -374,6 +393,8 @@ class Staged:
 def _target(target: object) -> Target[Any] | None:
     if target is None:
         return None
-    if isinstance(target, str | Path):
+    if isinstance(target, Target):
+        return target
+    if isinstance(target, str | PathLike):
         return DirectoryTarget(Path(target))
     return TensorsTarget(target)  # type: ignore[arg-type]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import glob
 import json
 import logging
-import os
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from deltastore.codec.types import Positions
-from deltastore.consumer.targets import Changes, Undo
+from deltastore.consumer.targets import Changes
 from deltastore.errors import BadRecord, DeltaStoreError, NoSpace, NotFound, UsageError
+from deltastore.filesystem import map_errors, sync_directory, sync_tree
 from deltastore.protocol.digest import Lanes
 from deltastore.protocol.limits import SIDE_FILE_BYTES
 from deltastore.protocol.schema import Schema
@@ -49,11 +50,7 @@ class DirectoryTarget:
         self._path = path.absolute()
         self._staged: set[Path] = set()
         self._recover()
-        if self._path.exists() and not (self._path / MARKER).is_file() and not _is_empty(self._path):
-            raise UsageError(
-                f"{path} is not empty and was not made by deltastore",
-                hint="Choose another directory; nothing in it was touched",
-            )
+        self._check_ours()
         self._state: HostState | None = None
         self._load()
 
@@ -92,64 +89,69 @@ class DirectoryTarget:
         """Writes the whole checkpoint into a directory beside this one.
 
         Raises:
-            NoSpace: It does not fit on the disk; nothing is left behind.
+            BackendError: The disk is full or does not take it; nothing is left behind.
         """
+        self._check_ours()
         self._sweep()
         staged = self._beside(f"new-{secrets.token_hex(8)}")
-        files = sum(file.size for file in changes.files.values())
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self._path.parent).free
-        needed = int((changes.schema.nbytes + files) * _MARGIN)
-        if needed > free:
-            raise NoSpace(f"{self._path.parent} has {free} bytes left, {needed} are needed", hint="Make room")
         self._staged.add(staged)
         try:
-            staged.mkdir()
-            write_checkpoint(staged, changes.schema, partial(self._new, changes))
-            for name, file in changes.files.items():
-                if taken_for_weights(name):
-                    raise _in_place_of_weights(name)
-                data = changes.store.get_object(file.sha256, file.size, most=SIDE_FILE_BYTES)
-                (staged / name).parent.mkdir(parents=True, exist_ok=True)
-                (staged / name).write_bytes(data)
-            (staged / MARKER).write_text(_marker(changes))
-            _sync(staged)
-        except OSError as error:
-            self.discard(StagedDirectory(staged))
-            raise NoSpace(f"{staged} could not be written: {error}", hint="Make room on the disk") from error
+            with map_errors(str(staged)):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._check_room(changes)
+                self._write(staged, changes)
         except BaseException:
             self.discard(StagedDirectory(staged))
             raise
         return StagedDirectory(staged)
 
-    def commit(self, staged: StagedDirectory) -> Undo:
+    def commit(self, staged: StagedDirectory) -> None:
         """Swaps the directories by renaming them; a crash in between is mended at the next start."""
+        self._check_ours()
+        with map_errors(str(self._path)):
+            self._swap(staged.path)
+        self._staged.discard(staged.path)
+        with suppress(OSError):  # the swap is done, whatever becomes of it in a power cut
+            sync_directory(self._path.parent)
+        shutil.rmtree(self._beside("old"), ignore_errors=True)
+        self._load()
+
+    def _swap(self, new: Path) -> None:
         old = self._beside("old")
         shutil.rmtree(old, ignore_errors=True)
         had = self._path.exists()
         if had:
             self._path.rename(old)
         try:
-            staged.path.rename(self._path)
+            new.rename(self._path)
         except BaseException:
             if had:
                 old.rename(self._path)
             raise
-        _sync_one(self._path.parent)
-        self._load()
-
-        def undo() -> None:
-            self._path.rename(staged.path)
-            if had:
-                old.rename(self._path)
-            self._load()
-
-        return undo
 
     def discard(self, staged: StagedDirectory) -> None:
         """Removes what was staged."""
         shutil.rmtree(staged.path, ignore_errors=True)
         self._staged.discard(staged.path)
+
+    def _check_room(self, changes: Changes) -> None:
+        files = sum(file.size for file in changes.files.values())
+        needed = int((changes.schema.nbytes + files) * _MARGIN)
+        free = shutil.disk_usage(self._path.parent).free
+        if needed > free:
+            raise NoSpace(f"{self._path.parent} has {free} bytes left, {needed} are needed", hint="Make room")
+
+    def _write(self, staged: Path, changes: Changes) -> None:
+        staged.mkdir()
+        write_checkpoint(staged, changes.schema, partial(self._new, changes))
+        for name, file in changes.files.items():
+            if taken_for_weights(name):
+                raise _in_place_of_weights(name)
+            data = changes.store.get_object(file.sha256, file.size, most=SIDE_FILE_BYTES)
+            (staged / name).parent.mkdir(parents=True, exist_ok=True)
+            (staged / name).write_bytes(data)
+        (staged / MARKER).write_text(_marker(changes))
+        sync_tree(staged)
 
     def _new(self, changes: Changes, name: str) -> Lanes:
         patch = changes.patches.get(name)
@@ -176,6 +178,14 @@ class DirectoryTarget:
                 _log.warning(
                     "the checkpoint cannot be read", extra={"path": str(self._path), "error": str(error)}
                 )
+
+    def _check_ours(self) -> None:
+        """Refuses to replace what somebody else has put there (DS-DIR-2)."""
+        if self._path.exists() and not (self._path / MARKER).is_file() and not _is_empty(self._path):
+            raise UsageError(
+                f"{self._path} is not empty and was not made by deltastore",
+                hint="Choose another directory; nothing in it was touched",
+            )
 
     def _recover(self) -> None:
         """After a crash between the two renames of a commit: the old checkpoint comes back."""
@@ -217,17 +227,3 @@ def _in_place_of_weights(name: str) -> BadRecord:
 
 def _is_empty(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
-
-
-def _sync(directory: Path) -> None:
-    """Flushes a tree to the disk, so that the rename that follows shows nothing torn."""
-    for path in [*directory.rglob("*"), directory]:
-        _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -21,12 +21,7 @@ IDENTITY_EVERY: Final = 60.0
 
 
 class Follower:
-    """The end of a log as one reader has seen it.
-
-    Attributes:
-        forked: Set when a single-writer log was mended behind what was seen: what is held may be on the
-            fork that was lost, and only an anchor leads on.
-    """
+    """The end of a log as one reader has seen it."""
 
     def __init__(self, store: Store, *, cache: Cache | None, min_version: int | None) -> None:
         self._store = store
@@ -35,7 +30,15 @@ class Follower:
         self._floor = max(-1, *(v for v in (kept, min_version) if v is not None), -1)
         self._last: Slot | None = None
         self._asked = store.runtime.monotonic()
-        self.forked = False
+        self._forked = False
+
+    def take_fork(self) -> bool:
+        """Whether a single-writer log was mended behind what was seen, since this was asked last.
+
+        What is held may then be on the fork that was lost, and only an anchor leads on.
+        """
+        forked, self._forked = self._forked, False
+        return forked
 
     @property
     def seen(self) -> int | None:
@@ -103,7 +106,7 @@ class Follower:
         if newest in {None, version}:
             _log.warning("the newest record is damaged; waiting for a reset", extra={"version": version})
             return None
-        self.forked = True
+        self._forked = True
         return self._store.log.require(newest or version)
 
     def _link(self, before: Slot, after: Slot) -> None:
@@ -117,7 +120,7 @@ class Follower:
             if not reset and self._stored(before.version) == before.sha256:
                 raise
             _log.warning("the log was mended; going on from an anchor", extra={"version": after.version})
-            self.forked = True
+            self._forked = True
 
     def _stored(self, version: int) -> str | None:
         try:

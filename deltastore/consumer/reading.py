@@ -73,6 +73,7 @@ class Reading:
         self._lock = threading.Lock()
         self._begun = self._goal = 0
         self._avoid: set[Edge] = set()
+        self._doubt: set[Base] = set()
         self.fetched = 0
 
     def changes(
@@ -112,7 +113,7 @@ class Reading:
             return replay.run(chosen, reader, base_state=held.state if held else None, names=names)
 
         try:
-            return with_detours(self._store, slot, held=starts, avoid=self._avoid, run=run)
+            return with_detours(self._store, slot, held=starts, avoid=self._avoid, doubt=self._doubt, run=run)
         except NoPath as error:
             self.forget()
             raise self._explained(error) from error
@@ -140,6 +141,7 @@ class Reading:
     def forget(self) -> None:
         """Edges that failed are given another chance: what is held has changed, or nothing else is left."""
         self._avoid.clear()
+        self._doubt.clear()
 
     def _external(self) -> HostState | None:
         return None if self._base is None else open_checkpoint(self._base)

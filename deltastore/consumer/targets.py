@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from deltastore.tensors.convert import Tensor
 
 P = TypeVar("P")
-Undo = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,7 @@ class Changes:
     store: Store
 
 
+@runtime_checkable
 class Target(Protocol[P]):
     """Weights that follow a store."""
 
@@ -90,8 +90,8 @@ class Target(Protocol[P]):
         """Prepares changes; may fail, and serving does not see it."""
         ...
 
-    def commit(self, staged: P) -> Undo:
-        """Makes them, and returns how to take them back."""
+    def commit(self, staged: P) -> None:
+        """Makes them: all of them, or none. May raise a `DeltaStoreError` only where nothing has moved."""
         ...
 
     def discard(self, staged: P) -> None:
@@ -183,22 +183,17 @@ class TensorsTarget:
         """Brings new bits to where the weights are, and keeps the old ones for undoing."""
         return [slot.prepare(patch) for name, patch in changes.patches.items() for slot in self._bound[name]]
 
-    def commit(self, staged: list[Write]) -> Undo:
+    def commit(self, staged: list[Write]) -> None:
         """Scatters; on an error takes back what was done."""
         done: list[Write] = []
-
-        def undo() -> None:
-            while done:
-                done.pop().undo()
-
         try:
             for write in staged:
                 done.append(write)
                 write.apply()
         except BaseException:
-            undo()
+            while done:
+                done.pop().undo()
             raise
-        return undo
 
     def discard(self, staged: list[Write]) -> None:
         """Nothing is outside of `staged`."""

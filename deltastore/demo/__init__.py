@@ -10,7 +10,8 @@ from deltastore.errors import Unsupported
 
 if find_spec("torch") is None:
     raise Unsupported(
-        "the demo trains a model, which needs torch", hint="pip install 'deltastore-rl[torch,cli]'"
+        "the demo trains a model, which needs torch",
+        hint="Install deltastore-rl with its extras 'torch' and 'cli'",
     )
 
 from deltastore.demo.config import DemoConfig

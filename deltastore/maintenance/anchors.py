@@ -13,7 +13,7 @@ from deltastore.protocol.planning import Plan
 from deltastore.protocol.records import Slot
 from deltastore.replay import FailedEdge, Replay, Start, plan, schema_of, shard_fetcher
 from deltastore.shards import dense, make_anchor
-from deltastore.slicing import cut
+from deltastore.slicing import SHARD_BYTES, cut
 from deltastore.state import HostState, Patch
 from deltastore.store import Store
 
@@ -25,6 +25,7 @@ def add_anchor(
     codec: str = "plain",
     external: HostState | None = None,
     workers: Workers = DEFAULT,
+    shard_bytes: int = SHARD_BYTES,
 ) -> Edge:
     """Gives a version an anchor, reading what it takes from the store.
 
@@ -36,6 +37,7 @@ def add_anchor(
         codec: An anchor codec.
         external: The external base, where it is at hand.
         workers: Shards fetched at once.
+        shard_bytes: Bytes of weights per shard; best the same as those of the deltas.
 
     Raises:
         NoPath: The version cannot be rebuilt.
@@ -43,7 +45,7 @@ def add_anchor(
     """
     schema = schema_of(store, target)
     builder = _Builder(store, target, Start(schema, external), codec, workers)
-    shards = [builder.shard(group) for group in cut(schema)]
+    shards = [builder.shard(group) for group in cut(schema, shard_bytes=shard_bytes)]
     total = sum(shard.state_delta for shard in shards) & MASK
     if target.record.state is None or total != target.record.state:
         raise BadEdge(

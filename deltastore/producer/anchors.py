@@ -41,12 +41,14 @@ class Anchors:
         codec: str,
         external: Callable[[], HostState] | None,
         workers: Workers,
+        shard_bytes: int,
     ) -> None:
         self._store = store
         self._policy = policy
         self._codec = codec
         self._external = external
         self._workers = workers
+        self._shard_bytes = shard_bytes
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._deltas: dict[int, int] = {}
@@ -96,7 +98,14 @@ class Anchors:
         """A failed anchor costs nobody a version: it is tried again when the next one is due."""
         try:
             base = self._external() if self._external else None
-            edge = add_anchor(self._store, slot, codec=self._codec, external=base, workers=self._workers)
+            edge = add_anchor(
+                self._store,
+                slot,
+                codec=self._codec,
+                external=base,
+                workers=self._workers,
+                shard_bytes=self._shard_bytes,
+            )
         except Exception as error:  # noqa: BLE001 - nothing here may hurt the log, nor the end of the process
             _log.warning("no anchor was added", extra={"version": slot.version, "error": str(error)})
             return

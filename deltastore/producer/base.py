@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 from deltastore.errors import NotFound, Unsupported, UsageError
@@ -44,11 +45,11 @@ class ExternalBase:
         return Genesis(schema=schema, state=state.digest(), external=External(url, files))
 
 
-def gather_files(files: Files | Path | None) -> dict[str, bytes | Path]:
+def gather_files(files: Files | str | PathLike[str] | None) -> dict[str, bytes | Path]:
     """Side files by name: as given, or those of a checkpoint directory."""
     if files is None:
         return {}
-    found: Files = side_files(files) if isinstance(files, Path) else files
+    found: Files = files if isinstance(files, Mapping) else side_files(Path(files))
     for name in found:
         if taken_for_weights(name):
             raise UsageError(

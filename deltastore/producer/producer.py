@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from deltastore import codec as codecs
-from deltastore.errors import Broken, DeltaStoreError, Unsupported
+from deltastore.errors import Broken, DeltaStoreError, Unsupported, UsageError
 from deltastore.parallel import DEFAULT, Workers
 from deltastore.producer.anchors import Anchors
 from deltastore.producer.base import ExternalBase, Files, gather_files, store_files
@@ -71,14 +72,15 @@ class Producer:
 
     Raises:
         Unsupported: The store is a replica, or cannot be written to from here, or a codec is unknown.
+        UsageError: An option that it does not know.
     """
 
     def __init__(
         self,
         store: Store,
         *,
-        base: ExternalBase | Path | None = None,
-        files: Files | Path | None = None,
+        base: ExternalBase | str | PathLike[str] | None = None,
+        files: Files | str | PathLike[str] | None = None,
         dtypes: Literal["base"] | Mapping[str, str] = "base",
         export: Callable[[str], str | None] | None = None,
         codec: str = "ulp",
@@ -93,11 +95,15 @@ class Producer:
         process: Process | None = None,
     ) -> None:
         store.check_writable()
+        if on_nonfinite not in {"raise", "allow"}:
+            raise UsageError(f"on_nonfinite={on_nonfinite!r}", hint="It is 'raise' or 'allow'")
+        if depth < 1:
+            raise UsageError(f"depth={depth}: no publication could wait", hint="At least 1")
         if codec not in codecs.DELTA or anchor_codec not in codecs.ANCHOR:
             known = f"{', '.join(codecs.DELTA)} for deltas, {', '.join(codecs.ANCHOR)} for anchors"
             raise Unsupported(f"there is no codec {codec!r} or {anchor_codec!r}", hint=known)
         self._store = store
-        self._external = ExternalBase(base) if isinstance(base, Path) else base
+        self._external = base if isinstance(base, ExternalBase | None) else ExternalBase(Path(base))
         self._given_files = gather_files(files)
         self._intake = Intake({} if dtypes == "base" else dtypes, export, on_nonfinite)
         self._making = Making(codec, anchor_codec, check, lambda: store.runtime.random_bytes(16))
@@ -107,7 +113,9 @@ class Producer:
         self._shard_bytes = shard_bytes
         self._process = process or Process()
         opens = self._external.state if self._external else None
-        self._anchors = Anchors(store, anchors, codec=anchor_codec, external=opens, workers=workers)
+        self._anchors = Anchors(
+            store, anchors, codec=anchor_codec, external=opens, workers=workers, shard_bytes=shard_bytes
+        )
         self._lock = threading.Lock()
         self._closed = False
         self._term: Term | None = None
@@ -145,6 +153,9 @@ class Producer:
         """
         with self._lock:
             saying = self._ready(step, user)
+            if partial and new_schema:
+                hint = "A new schema needs all of its tensors"
+                raise UsageError("partial and new_schema do not go together", hint=hint)
             term = self._begin()
             if self._snapshot is None:
                 return self._first(term, weights, saying, partial=partial, new_schema=new_schema)
@@ -308,8 +319,8 @@ class Producer:
     def _before(self, term: Term) -> Base:
         """What the next version's delta starts from, as edges name it."""
         last = term.last
-        if self._queued == 0 and last is not None and getattr(last.record, "external", None) is not None:
-            return "external"
+        if self._queued == 0 and last is not None and isinstance(last.record, VersionRecord):
+            return 0 if last.record.external is None else "external"
         return self._queued
 
     def _submit(

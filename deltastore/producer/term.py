@@ -152,6 +152,7 @@ class Term:
             Fenced: A later term has begun. Terminal for this producer.
             OutcomeUnknown: Only the same content may be tried again; other content is refused.
             Conflict: The slot holds a record that no later term explains.
+            IntegrityError: Readers would refuse the record; nothing was put, and other content may be tried.
         """
         record = self._record(content)
         if self._pending is not None:
@@ -162,7 +163,9 @@ class Term:
                     hint="Try the same content again, or open a new producer",
                     version=record.version,
                 )
-        self._pending, self._pending_data = record, record.to_bytes()
+        else:
+            self._pending_data = self._store.log.check(record, before=self.last).data
+        self._pending = record
         try:
             _, slot = self._store.log.commit(record, before=self.last)
         except Conflict as error:
@@ -244,7 +247,7 @@ def _last_readable(store: Store, version: int) -> tuple[int, VersionRecord | Non
         if slot is not None:
             record = slot.record if isinstance(slot.record, VersionRecord) else None
             return slot.record.term + (version - number), record
-    return version, None
+    return version + 1, None
 
 
 def _milliseconds(store: Store) -> int:

@@ -136,6 +136,21 @@ class Log:
         with contextlib.suppress(BackendError):
             self._backend.put(keys.HEAD, b"%d\n" % version)
 
+    def check(self, record: VersionRecord, *, before: Slot | None) -> Slot:
+        """The slot that a record would make; what no reader would take never enters the log (DS-COMMIT-7).
+
+        Raises:
+            IntegrityError: Readers would refuse it, by itself or behind `before`.
+            Unsupported: It is too large.
+        """
+        data = record.to_bytes()
+        if len(data) > limits.RECORD_BYTES:
+            raise Unsupported(f"the record of version {record.version} would have {len(data)} bytes")
+        slot = self._parse(record.version, data)
+        if before is not None:
+            chain.check_successor(before, slot)
+        return slot
+
     def commit(self, record: VersionRecord, *, before: Slot | None) -> tuple[Outcome, Slot]:
         """Puts a version record: that is the commit (DS-COMMIT-1, DS-COMMIT-3 to DS-COMMIT-5, DS-COMMIT-7).
 
@@ -153,12 +168,8 @@ class Log:
             BackendError: The store definitely did not take it.
             IntegrityError: Readers would refuse the record; it was not put.
         """
-        data = record.to_bytes()
-        if len(data) > limits.RECORD_BYTES:
-            raise Unsupported(f"the record of version {record.version} would have {len(data)} bytes")
-        slot = self._parse(record.version, data)  # what no reader can read never enters the log
-        if before is not None:
-            chain.check_successor(before, slot)  # nor what every reader would stop at
+        slot = self.check(record, before=before)
+        data = slot.data
         put = self._put_alone if self._identity.commit is CommitMode.SINGLE_WRITER else self._put_if_absent
         open_puts = 0
 

@@ -6,6 +6,7 @@ They read the raw storage, never a client's view of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from deltastore.backends.memory import MemoryBackend
 from deltastore.errors import BadKey
@@ -68,14 +69,14 @@ class Seen:
 def slots_of(storage: MemoryBackend) -> dict[int, Slot]:
     """What is stored under the keys of versions."""
     objects = storage.snapshot()
-    identity = Identity.from_bytes(objects[keys.STORE][0])
+    identity = _identity(objects[keys.STORE][0])
     found = {}
     for key, (data, _) in objects.items():
         try:
             version = keys.parse_version(key)
         except BadKey:
             continue
-        found[version] = parse_slot(data, store=identity.owner_of(version), version=version)
+        found[version] = _slot(data, identity.owner_of(version), version)
     return dict(sorted(found.items()))
 
 
@@ -97,7 +98,7 @@ class LogOracle:
                 raise Wrong(f"version {version} was freed")
             if new.data != old.data and not _buries(new, old):
                 raise Wrong(f"version {version} became another record")
-        first = Identity.from_bytes(world.storage.snapshot()[keys.STORE][0]).first_version
+        first = _identity(world.storage.snapshot()[keys.STORE][0]).first_version
         if list(after) != list(range(first, first + len(after))):
             raise Wrong(f"slots have gaps: {list(after)}")
         for version, slot in after.items():
@@ -178,6 +179,17 @@ class ClaimsOracle:
         if owner != (actor, sha256):
             raise Wrong(f"{owner[0]} and {actor} both have committed version {version}")
         self._newest = max(self._newest, version)
+
+
+@lru_cache(256)
+def _identity(data: bytes) -> Identity:
+    return Identity.from_bytes(data)
+
+
+@lru_cache(4096)
+def _slot(data: bytes, store: str, version: int) -> Slot:
+    """The same bytes come again in every run."""
+    return parse_slot(data, store=store, version=version)
 
 
 def _buries(new: Slot, old: Slot) -> bool:

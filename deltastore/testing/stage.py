@@ -289,6 +289,6 @@ def _greenlet(run: Callable[[object], object]) -> _Greenlet:
         module = importlib.import_module("greenlet")
     except ImportError as error:
         raise Unsupported(
-            "exploring interleavings needs greenlet", hint="pip install 'deltastore-rl[dev]'"
+            "exploring interleavings needs greenlet", hint="Install deltastore-rl with its extra 'dev'"
         ) from error
     return cast(_Greenlet, module.greenlet(run))

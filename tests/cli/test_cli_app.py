@@ -209,7 +209,7 @@ def test_without_the_extra_one_line_says_what_to_install(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from deltastore.cli import main; main()"
     done = process(code=code)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "deltastore: the command line needs pip install 'deltastore-rl[cli]'\n"
+    assert done.stderr == "deltastore: the command line needs the extra 'cli' of deltastore-rl\n"
 
 
 def test_commands_that_need_no_torch_do_not_import_it(root: Path) -> None:

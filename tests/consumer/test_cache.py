@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import hashlib
+import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+import xxhash
 from support import State, all_bits, blank, consumer, new_store, producer, read, reopened, small, stepped
 
 from deltastore import Cache, Consumer, Store
 from deltastore.backends.local import LocalBackend
-from deltastore.errors import Diverged, Unavailable
+from deltastore.errors import Diverged, IntegrityError, NoPath, Unavailable
 from deltastore.parallel import INLINE, Workers
 from deltastore.protocol import keys
 from deltastore.protocol.descriptors import ShardDescriptor
-from deltastore.testing import FaultBackend
+from deltastore.testing import Fault, FaultBackend, flip_bit
 
 
 def grown(store: Store, count: int = 4) -> list[State]:
@@ -31,10 +34,6 @@ def grown(store: Store, count: int = 4) -> list[State]:
 
 
 def shard(data: bytes) -> ShardDescriptor:
-    import hashlib
-
-    import xxhash
-
     return ShardDescriptor(
         sha256=hashlib.sha256(data).hexdigest(),
         xxh3=xxhash.xxh3_64_intdigest(data),
@@ -44,12 +43,6 @@ def shard(data: bytes) -> ShardDescriptor:
         state_delta=0,
         slices=(),
     )
-
-
-def fetched(backend: FaultBackend) -> list[str]:
-    """Keys of shards that were downloaded; schemas are not cached."""
-    found = [op.key for op in backend.operations if op.name == "get" and op.key.startswith("objects/")]
-    return [key for key in found if found.count(key) == 1 or key not in found[:1]]
 
 
 def test_consumers_of_a_host_download_once(store: Store, tmp_path: Path) -> None:
@@ -107,13 +100,8 @@ def test_a_damaged_copy_is_downloaded_again(store: Store, tmp_path: Path, kind: 
 
 def test_a_copy_that_went_wrong_in_the_store_is_not_kept(store: Store, tmp_path: Path) -> None:
     grown(store)
-    from deltastore.errors import NoPath
-    from deltastore.testing import Fault, flip_bit
-
     plan = lambda op: Fault(alter=flip_bit(77)) if op.key.startswith("objects/") else None  # noqa: E731
     broken = Store.open(FaultBackend(store.access.backend, plan))
-    from deltastore.errors import IntegrityError
-
     with pytest.raises((NoPath, IntegrityError)):
         Consumer(broken, blank(small()), cache=tmp_path, workers=INLINE).update()
     assert list((tmp_path / "objects").iterdir()) == []
@@ -176,29 +164,28 @@ def test_who_waits_for_a_download_that_fails_tries_himself(tmp_path: Path) -> No
     thread.join(5)
 
 
-def _child(root: str, cache: str, out: Any) -> None:
-    backend = FaultBackend(LocalBackend(root))
-    reader = Consumer(Store.open(backend), cache=Path(cache), workers=INLINE)
-    bits = all_bits(reader.host_tensors())
-    gets = [op.key.rpartition("/")[2] for op in backend.operations if op.name == "get"]
-    out.put((bits, gets))
+_CHILD = """
+import hashlib, json, sys
+from pathlib import Path
+from deltastore import Consumer, Store
+from deltastore.backends.local import LocalBackend
+from deltastore.testing import Fault, FaultBackend, flip_bit
+backend = FaultBackend(LocalBackend(sys.argv[1]))
+reader = Consumer(Store.open(backend), cache=Path(sys.argv[2]))
+bits = {name: hashlib.sha256(host.lanes.tobytes()).hexdigest() for name, host in reader.host_tensors()}
+gets = [op.key.rpartition("/")[2] for op in backend.operations if op.name == "get"]
+print(json.dumps([bits, gets]))
+"""
 
 
 def test_processes_of_a_host_download_once(tmp_path: Path) -> None:
     store = new_store(LocalBackend(tmp_path / "store"))
     states = grown(store, 3)
-    context = multiprocessing.get_context("spawn")
-    out: Any = context.Queue()
-    children = [
-        context.Process(target=_child, args=(str(tmp_path / "store"), str(tmp_path / "cache"), out))
-        for _ in range(3)
-    ]
-    for child in children:
-        child.start()
-    found = [out.get(timeout=60) for _ in children]
-    for child in children:
-        child.join(20)
-    assert all(bits == all_bits(states[-1]) for bits, _ in found)
+    command = [sys.executable, "-c", _CHILD, str(tmp_path / "store"), str(tmp_path / "cache")]
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    found = [json.loads(child.communicate(timeout=60)[0]) for child in children]
+    expected = {n: hashlib.sha256(b).hexdigest() for n, b in all_bits(states[-1]).items()}
+    assert all(bits == expected for bits, _ in found)
     gets = [name for _, names in found for name in names]
     kept = {path.name for path in (tmp_path / "cache" / "objects").iterdir()}
     assert kept

@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import State, all_bits, blank, consumer, mixed, new_store, producer, record, reopened, small, stepped
+from support import (
+    State,
+    all_bits,
+    blank,
+    consumer,
+    mixed,
+    new_store,
+    producer,
+    record,
+    reopened,
+    small,
+    stepped,
+)
 
 from deltastore import Consumer, MaxChain, Store
 from deltastore.backends.memory import MemoryBackend
@@ -290,7 +302,9 @@ def break_the_third_write(monkeypatch: pytest.MonkeyPatch, *, undo: bool = True)
             self.inner.undo()
 
     real = TensorsTarget.stage
-    monkeypatch.setattr(TensorsTarget, "stage", lambda self, changes: [Breaking(w) for w in real(self, changes)])
+    monkeypatch.setattr(
+        TensorsTarget, "stage", lambda self, changes: [Breaking(w) for w in real(self, changes)]
+    )
 
 
 @pytest.mark.req("DS-READ-10")
@@ -406,28 +420,6 @@ def test_writes_are_undone_also_where_they_broke_off(kind: str, whole: bool) -> 
     write.apply()
     write.undo()
     assert (tensor == before).all()
-
-
-def test_the_undo_of_a_commit_takes_it_back(store: Store) -> None:
-    from deltastore.consumer.targets import Changes
-
-    state = small()
-    target = TensorsTarget(held := blank(state))
-    grown(store, 1)
-    slot = store.log.require(1)
-    from deltastore.replay import schema_of, state_at
-
-    schema = schema_of(store, slot)
-    target.bind(schema)
-    lanes = state_at(store, slot)
-    patches = {t.name: Patch(t, None, lanes.lanes(t.name)) for t in schema.owners}
-    changes = Changes(store.find(), schema, patches, {}, store)
-    undo = target.commit(target.stage(changes))
-    assert all_bits(held) == all_bits(state)
-    undo()
-    assert all_bits(held) == all_bits(blank(state))
-    undo()
-    assert all_bits(held) == all_bits(blank(state))
 
 
 # --- Threads -----------------------------------------------------------------------------------------

@@ -48,4 +48,4 @@ def test_without_torch_the_demo_says_what_to_install() -> None:
     code = "import sys; sys.modules['torch'] = None; import deltastore.demo"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "pip install 'deltastore-rl[torch,cli]'" in done.stderr
+    assert "Install deltastore-rl with its extras 'torch' and 'cli'" in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 
 from record_samples import SCHEMA, anchor, delta
 
@@ -14,7 +15,7 @@ from deltastore.errors import BackendError, Collected, Conflict, Fenced, NoSuchV
 from deltastore.producer.owner import Process
 from deltastore.producer.term import Content, Term
 from deltastore.protocol import keys
-from deltastore.protocol.records import Stats, Tombstone, VersionRecord
+from deltastore.protocol.records import Slot, Stats, Tombstone, VersionRecord
 from deltastore.runtime import Runtime
 from deltastore.store import Store
 from deltastore.testing import oracles
@@ -105,9 +106,7 @@ def zombie(*tags: str) -> Actor:
     """Holds the term that `running` began, and goes on committing."""
 
     def actor(stage: Stage) -> None:
-        storage = MemoryBackend()
-        running(storage)
-        slots = oracles.slots_of(storage)
+        slots = _running()
         claim = slots[0].record
         assert isinstance(claim, VersionRecord)
         term = Term(opened(stage), claim, slots[1], Process(stage.name, 1))
@@ -160,6 +159,13 @@ def running(storage: MemoryBackend) -> None:
     empty(storage)
     term = Term.begin(Store.open(storage, runtime=FIXED), process=Process("first", 1))
     term.commit(content(term, "first"))
+
+
+@cache
+def _running() -> Mapping[int, Slot]:
+    storage = MemoryBackend()
+    running(storage)
+    return oracles.slots_of(storage)
 
 
 def both() -> tuple[Oracle, ...]:

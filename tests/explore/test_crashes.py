@@ -18,6 +18,7 @@ from deltastore.errors import DeltaStoreError, UnreachableError
 from deltastore.parallel import INLINE
 from deltastore.producer import Producer
 from deltastore.producer.owner import Process
+from deltastore.protocol import keys
 from deltastore.protocol.records import VersionRecord
 from deltastore.store import Store
 from deltastore.testing import Fault, FaultBackend, flip_bit, oracles
@@ -90,7 +91,18 @@ class Afterwards:
     runs: int = 0
 
     def moved(self, world: World) -> None:
-        return
+        """A version is there only with all that it names; the claim comes first, nothing is deleted."""
+        move = world.moves[-1]
+        assert move.operation.name != "delete"
+        objects = world.storage.snapshot()
+        if move.writes and move.operation.key.startswith("objects/"):
+            assert keys.version(0) in objects
+        if move.writes and move.operation.key.startswith("versions/"):
+            for slot in oracles.slots_of(world.storage).values():
+                assert isinstance(slot.record, VersionRecord)
+                named = [shard.sha256 for edge in slot.record.edges for shard in edge.shards]
+                named += [slot.record.schema.sha256] if slot.record.schema else []
+                assert {keys.object_(name) for name in named} <= set(objects)
 
     def ended(self, world: World) -> None:
         self.runs += 1
@@ -137,7 +149,7 @@ def watched(after: Afterwards, actors: Mapping[str, object]) -> Scenario:
     )
 
 
-@pytest.mark.req("DS-COMMIT-2", "DS-ORDER-1", "DS-COMMIT-4")
+@pytest.mark.req("DS-COMMIT-2", "DS-ORDER-1", "DS-COMMIT-4", "DS-CLAIM-2")
 @pytest.mark.parametrize("mishaps", [CRASHES, SILENCE], ids=["crashes", "silence"])
 def test_a_mishap_at_any_operation_of_a_producer_leaves_only_versions_that_were_published(
     mishaps: tuple[Mishap, ...],

@@ -412,7 +412,9 @@ def test_publishing_from_several_threads_is_one_at_a_time(store: Store) -> None:
     with producer(store, workers=Workers(2), anchors=MaxChain(3)) as out:
         out.publish({"w": torch.zeros(64)}, step=0)
         threads = [
-            threading.Thread(target=out.publish, args=({"w": torch.full((64,), float(i))},), kwargs={"step": 0})
+            threading.Thread(
+                target=out.publish, args=({"w": torch.full((64,), float(i))},), kwargs={"step": 0}
+            )
             for i in range(8)
         ]
         for thread in threads:

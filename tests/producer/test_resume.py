@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import all_bits, blank, consumer, failing, new_store, producer, read, record, shard_keys, small, stepped
+from support import (
+    all_bits,
+    blank,
+    consumer,
+    failing,
+    new_store,
+    producer,
+    read,
+    record,
+    shard_keys,
+    small,
+    stepped,
+)
 
 from deltastore import Store
 from deltastore.backends.memory import MemoryBackend

@@ -64,7 +64,13 @@ def test_what_a_live_record_names_is_not_stored_again() -> None:
 
 
 def test_the_files_of_a_checkpoint_directory(store: Store, tmp_path: Path) -> None:
-    for name in ("config.json", "chat_template.jinja", "model.safetensors", ".gitattributes", "deltastore.json"):
+    for name in (
+        "config.json",
+        "chat_template.jinja",
+        "model.safetensors",
+        ".gitattributes",
+        "deltastore.json",
+    ):
         (tmp_path / name).write_text(name)
     with producer(store, files=tmp_path) as out:
         out.publish(small(), step=0)
@@ -79,7 +85,14 @@ def test_names_that_leave_the_directory_are_refused(store: Store, name: str) -> 
 
 @pytest.mark.req("DS-DIR-3")
 @pytest.mark.parametrize(
-    "name", ["model.safetensors", "x.safetensors", "Model.SafeTensors", "model.safetensors.index.json", "deltastore.json"]
+    "name",
+    [
+        "model.safetensors",
+        "x.safetensors",
+        "Model.SafeTensors",
+        "model.safetensors.index.json",
+        "deltastore.json",
+    ],
 )
 def test_names_of_weights_are_refused(store: Store, name: str) -> None:
     with pytest.raises(UsageError, match="in the place of weights"):

@@ -63,7 +63,10 @@ def test_all_kinds_of_sources_give_the_same_version() -> None:
         list(state.items()),
         iter(state.items()),
         ((name, tensor) for name, tensor in state.items()),
-        {name: host.array() if host.dtype not in {"BF16", "F8_E4M3"} else host for name, host in hosts.items()},
+        {
+            name: host.array() if host.dtype not in {"BF16", "F8_E4M3"} else host
+            for name, host in hosts.items()
+        },
         hosts,
     ]
     found = [PLAIN.collect(source) for source in sources]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_samples import shard
@@ -23,8 +26,10 @@ from deltastore.protocol.descriptors import (
     compress,
     resolve,
 )
+from deltastore.protocol.digest import digest, tensor_key
 from deltastore.protocol.schema import Schema, TensorSpec
 from deltastore.protocol.wire import Fields
+from deltastore.shards import dense, make_anchor
 
 MODEL = Schema.of(
     [
@@ -221,6 +226,23 @@ def test_descriptors_are_read_as_they_were_stored() -> None:
     value = plain.to_value()
     assert value == {"sha256": bytes.fromhex("ab" * 32), "size": 5}
     assert Descriptor.read(Fields(value, "it")) == plain
+
+
+@pytest.mark.req("DS-DESC-1", "DS-DESC-2")
+def test_a_shard_is_described_by_its_stored_bytes_and_its_slices() -> None:
+    rng = np.random.default_rng(3)
+    whole = Slice(MODEL["a"], 0, 100)
+    part = Slice(MODEL["b"], 16, 21)
+    lanes = [rng.integers(0, 2**16, 100, np.uint16), rng.integers(0, 2**8, 5, np.uint8)]
+    denses = [dense(one, values) for one, values in zip((whole, part), lanes, strict=True)]
+    made = make_anchor("plain", MODEL, [whole, part], denses, nonce=bytes(16), check=True)
+    assert made.descriptor.sha256 == hashlib.sha256(made.data).hexdigest()
+    assert made.descriptor.size == len(made.data)
+    assert made.descriptor.xxh3 == xxhash.xxh3_64(made.data, seed=0).intdigest()
+    assert made.descriptor.raw_size == 205
+    digests = [digest(lanes[0], tensor_key("a")), digest(lanes[1], tensor_key("b"), 2)]
+    assert made.descriptor.state_delta == sum(digests) % 2**64
+    assert made.descriptor.slices == (Run(A, 1), Part(B, 16, 21))
 
 
 @pytest.mark.req("DS-DESC-2")
