@@ -1,4 +1,4 @@
-"""From what is held to a version (spec, Reader): gather edges, plan, fetch, check, and compose the changes.
+"""From what is held to a version (spec, Reading): gather edges, plan, fetch, check, and compose the changes.
 
 Nothing here writes to anybody's weights. What it returns are patches, each of them checked against the
 digest of the state that they lead to.

@@ -1,4 +1,4 @@
-"""Shards as they are made (spec, Descriptors): encoded, checked by decoding them again, and described."""
+"""Shards as they are made: encoded, checked by decoding them again, and described (spec, Shards)."""
 
 from __future__ import annotations
 

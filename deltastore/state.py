@@ -1,4 +1,4 @@
-"""A state in host memory, and changes to one that are not made yet (spec, Words: state).
+"""A state in host memory, and changes to one that are not made yet (spec, Words).
 
 Both read lanes by tensor name and flat position; a patch lies over a state, or over nothing.
 """

@@ -64,7 +64,7 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
 }
 """What a layer may import from other distributions; layers that are not listed need none."""
 
-TORCH_MODULES = frozenset({"deltastore.tensors.torch", "deltastore.consumer.torch_slots"})
+TORCH_MODULES = frozenset({"deltastore.tensors.torch", "deltastore.consumer.torch_places"})
 """These import torch when they are imported: nobody but each other may import them before they are needed."""
 
 
@@ -199,13 +199,13 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
         ("deltastore.backends.local", "if TYPE_CHECKING:\n    import torch", "must not need torch"),
         ("deltastore.producer.term", "from deltastore import Consumer", "must not know api"),
         ("deltastore.producer.term", "from deltastore.consumer import Cache", "must not know consumer"),
-        ("deltastore.consumer.slots", "from deltastore import producer", "must not know producer"),
-        ("deltastore.consumer.slots", "import torch", "torch is imported with the module"),
-        ("deltastore.consumer.slots", "from deltastore.tensors import torch", "inside a function"),
+        ("deltastore.consumer.places", "from deltastore import producer", "must not know producer"),
+        ("deltastore.consumer.places", "import torch", "torch is imported with the module"),
+        ("deltastore.consumer.places", "from deltastore.tensors import torch", "inside a function"),
         ("deltastore.store.store", "from deltastore.cli import main", "must not know cli"),
         ("deltastore.replay", "import deltastore.demo.model", "must not know demo"),
         (
-            "deltastore.consumer.slots",
+            "deltastore.consumer.places",
             "if TYPE_CHECKING:\n    pass\nelse:\n    import torch",
             "torch is imported",
         ),
@@ -225,7 +225,7 @@ def test_a_broken_layer_is_reported(module: str, source: str, problem: str) -> N
     ],
 )
 def test_what_a_layer_may_know_is_not_reported(source: str) -> None:
-    assert problems("deltastore.consumer.slots", source) == []
+    assert problems("deltastore.consumer.places", source) == []
 
 
 def test_a_module_without_a_layer_is_reported() -> None:

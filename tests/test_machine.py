@@ -73,6 +73,15 @@ class Machine(RuleBasedStateMachine):
         self._change(changes, fill)
         self._publish("publish", crash)
 
+    @rule(seed=st.integers(0, 2**32), steps=st.integers(2, 4))
+    def publish_a_few_small_steps(self, seed: int, steps: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(steps):
+            for host in self.weights.values():
+                where = rng.choice(host.lanes.size, 3, replace=False)
+                host.lanes[where] += rng.integers(1, 4, 3).astype(host.lanes.dtype)
+            self._publish("publish", None)
+
     @rule(changes=CHANGES, crash=CRASH)
     def reset(self, changes: list[tuple[str, int, bytes]], crash: Any) -> None:
         self._change(changes, None)

@@ -1,4 +1,4 @@
-"""A recorded training run, from the first upload to the last weights: publish, consume, compare bit for bit."""
+"""A recorded training run, from the first upload to the last weights, compared bit for bit."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def deltas() -> list[tuple[int, Arrays]]:
 
 def applied(state: Arrays, delta: Arrays) -> Arrays:
     after = {name: array.copy() for name, array in state.items()}
-    for name in after:
+    for name, array in after.items():
         if f"{name}.indices" in delta:
-            after[name][delta[f"{name}.indices"]] = delta[f"{name}.values"]
+            array[delta[f"{name}.indices"]] = delta[f"{name}.values"]
     return after
 
 

@@ -1,4 +1,4 @@
-"""Where objects are kept (spec, Backends): `open_backend` turns a URL into a `Backend`.
+"""Where objects are kept (spec, Storage): `open_backend` turns a URL into a `Backend`.
 
 Local directories and process memory are built in; every other scheme is looked up in the entry point
 group `deltastore.backends`, so that a driver can come from another distribution.

@@ -1,4 +1,4 @@
-"""What a store needs of its storage (spec, Backends): one protocol that every driver implements.
+"""What a store needs of its storage (spec, Storage): one protocol that every driver implements.
 
 The only primitive that safety rests on is `put_if_absent`; the rest is plain object storage. Drivers
 map foreign errors to those of `deltastore.errors` at their edge and do not retry by themselves.

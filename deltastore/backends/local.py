@@ -1,4 +1,4 @@
-"""A directory as storage (spec, Backends): every object is a file, made whole before it is visible.
+"""A directory as storage (spec, Storage): every object is a file, made whole before it is visible.
 
 It is written and synced beside its place, then renamed or linked into it, and the directory is synced:
 no reader, crash or full disk ever shows a part of one, and what has returned is durable. A temporary

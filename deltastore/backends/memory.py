@@ -1,4 +1,4 @@
-"""Process memory as storage (spec, Backends): a dictionary and a lock, for tests and simulations.
+"""Process memory as storage (spec, Storage): a dictionary and a lock, for tests and simulations.
 
 `memory://name` is one set of objects per name for the whole process, however often it is opened.
 """

@@ -1,4 +1,4 @@
-"""What a backend really does (spec, Backends): its contract tried out on a few small objects under `status/`.
+"""What a backend really does (spec, Storage): its contract tried out on a few small objects under `status/`.
 
 What a driver declares is a claim; a proxy, a cache or an old server in between may break it. The objects are
 named at random and deleted again, and what a crash leaves of them is in nobody's way.

@@ -132,7 +132,7 @@ def _schema(whole: Whole) -> dict[str, object] | None:
         "tensors": len(schema.tensors),
         "ties": {t.name: t.alias_of for t in schema.tensors if t.alias_of is not None},
         "dtypes": dict(Counter(tensor.dtype for tensor in schema.owners)),
-        "elements": schema.elements,
+        "lanes": schema.lanes,
         "weight_bytes": schema.nbytes,
     }
 

@@ -131,7 +131,7 @@ def _schema(whole: Whole) -> list[tuple[str, Cell]]:
     return [
         ("tensors", f"{len(schema.tensors):,}: {kinds}"),
         ("ties", ", ".join(ties) or "none"),
-        ("weights", f"{text.number(schema.elements)} elements, {_bytes(schema.nbytes)}"),
+        ("weights", f"{text.number(schema.lanes)} lanes, {_bytes(schema.nbytes)}"),
     ]
 
 

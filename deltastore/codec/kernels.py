@@ -1,4 +1,4 @@
-"""The hot loops of the codecs, in numpy (spec, Codecs and State digest).
+"""The hot loops of the codecs, in numpy (spec, Codecs; State digest).
 
 Pure functions on arrays, so that a compiled twin can take their place and write the same bytes. Bit
 patterns throughout, modulo 2^width, never floats. No count from a file is trusted: whatever does not add up

@@ -1,6 +1,6 @@
 """Fetched objects on disk, shared by the consumers of a host: one download, checked by XXH3 when read again.
 
-The floors of each store are kept beside them (spec, Floors).
+The floors of each store are kept beside them (spec, Reading).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The server's side (spec, Consumer): follow a store, stage while serving, and swap weights in place.
+"""The server's side (spec, Reading): follow a store, stage while serving, and swap weights in place.
 
 A target holds exactly one version of the store, or is poisoned and says so. Silent drift is the one fault
 that must be impossible.

@@ -1,4 +1,4 @@
-"""A directory as a target (spec, Consumer: materialize): a complete checkpoint, swapped by rename."""
+"""A directory as a target (spec, Directories): a complete checkpoint, swapped by rename."""
 
 from __future__ import annotations
 

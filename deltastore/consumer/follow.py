@@ -1,4 +1,4 @@
-"""Finding what is new (spec, Reader): one request when nothing is, the chain checked, floors never passed.
+"""Finding what is new (spec, Reading): one request when nothing is, the chain checked, floors never passed.
 
 After a minute of empty polls the store's identity is read again, and so is the record that was seen last.
 """

@@ -1,4 +1,4 @@
-"""From what a reader holds to the bits of a version (spec, Reader): starts, plans, fetches and detours."""
+"""From what a reader holds to the bits of a version (spec, Reading): starts, plans, fetches and detours."""
 
 from __future__ import annotations
 

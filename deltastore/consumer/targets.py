@@ -1,4 +1,4 @@
-"""What a consumer writes to (spec, Consumer: targets): something with a layout that can stage and commit.
+"""What a consumer writes to (spec, Reading): something with a layout that can stage and commit.
 
 `stage` may fail and changes nothing that serving sees; `commit` does no I/O and allocates nothing.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from deltastore.codec.types import Positions
-from deltastore.consumer.slots import Slot, Write, slot_of
+from deltastore.consumer.places import Place, Write, place_of
 from deltastore.errors import SchemaMismatch
 from deltastore.protocol.descriptors import Descriptor
 from deltastore.protocol.digest import Lanes
@@ -111,43 +111,43 @@ class TensorsTarget:
     def __init__(self, tensors: torch.nn.Module | Mapping[str, Tensor]) -> None:
         named = list(pairs(tensors))
         names = clean([name for name, _ in named])
-        self._slots: dict[str, Slot] = {}
-        memories: dict[object, Slot] = {}
+        self._places: dict[str, Place] = {}
+        memories: dict[object, Place] = {}
         for name, (raw, tensor) in zip(names, named, strict=True):
-            if name in self._slots:
+            if name in self._places:
                 raise SchemaMismatch(
                     f"two tensors are called {name!r} once wrappers are taken off", tensor=raw
                 )
             memory = memory_of(tensor)
-            slot = memories.get(memory) if memory is not None else None
-            self._slots[name] = slot or slot_of(name, tensor)
+            place = memories.get(memory) if memory is not None else None
+            self._places[name] = place or place_of(name, tensor)
             if memory is not None:
-                memories[memory] = self._slots[name]
-        self._bound: dict[str, list[Slot]] = {}
+                memories[memory] = self._places[name]
+        self._bound: dict[str, list[Place]] = {}
 
     def bind(self, schema: Schema) -> None:
         """Maps each tensor of the schema to the memory that holds it, ties included."""
-        bound: dict[str, list[Slot]] = {}
+        bound: dict[str, list[Place]] = {}
         users: dict[int, str] = {}
-        wanted = {id(slot) for name, slot in self._slots.items() if name in schema}
+        wanted = {id(place) for name, place in self._places.items() if name in schema}
         problems = [
             f"extra {name!r}"
-            for name, slot in self._slots.items()
-            if name not in schema and id(slot) not in wanted
+            for name, place in self._places.items()
+            if name not in schema and id(place) not in wanted
         ]
         for tensor in schema.tensors:
             owner = tensor.alias_of or tensor.name
-            slot = self._slots.get(tensor.name)
-            if slot is None:
+            place = self._places.get(tensor.name)
+            if place is None:
                 continue
-            if (slot.dtype, slot.shape) != (tensor.dtype, tensor.shape):
-                here, there = f"{slot.dtype}{list(slot.shape)}", f"{tensor.dtype}{list(tensor.shape)}"
+            if (place.dtype, place.shape) != (tensor.dtype, tensor.shape):
+                here, there = f"{place.dtype}{list(place.shape)}", f"{tensor.dtype}{list(tensor.shape)}"
                 problems.append(f"{tensor.name!r} is {here}, not {there}")
-            if users.setdefault(id(slot), owner) != owner:
-                problems.append(f"{tensor.name!r} shares memory with {users[id(slot)]!r} only here")
-            slots = bound.setdefault(owner, [])
-            if all(slot is not other for other in slots):
-                slots.append(slot)
+            if users.setdefault(id(place), owner) != owner:
+                problems.append(f"{tensor.name!r} shares memory with {users[id(place)]!r} only here")
+            places = bound.setdefault(owner, [])
+            if all(place is not other for other in places):
+                places.append(place)
         problems += [f"missing {tensor.name!r}" for tensor in schema.owners if tensor.name not in bound]
         if problems:
             raise _does_not_fit(problems)
@@ -171,7 +171,7 @@ class TensorsTarget:
             first, *others = self._bound[tensor.name]
             if others:
                 held = first.read(0, tensor.lanes)
-                if any(not np.array_equal(held, slot.read(0, tensor.lanes)) for slot in others):
+                if any(not np.array_equal(held, place.read(0, tensor.lanes)) for place in others):
                     return None
         return digest_of(self, schema)
 
@@ -181,7 +181,9 @@ class TensorsTarget:
 
     def stage(self, changes: Changes) -> list[Write]:
         """Brings new bits to where the weights are, and keeps the old ones for undoing."""
-        return [slot.prepare(patch) for name, patch in changes.patches.items() for slot in self._bound[name]]
+        return [
+            place.prepare(patch) for name, patch in changes.patches.items() for place in self._bound[name]
+        ]
 
     def commit(self, staged: list[Write]) -> None:
         """Scatters; on an error takes back what was done."""

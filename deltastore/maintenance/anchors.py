@@ -54,7 +54,7 @@ def add_anchor(
             target=target.version,
         )
     edge = Edge("none", None, target.version, total, tuple(shards))
-    owner = store.identity.owner_of(target.version)
+    owner = store.identity.store_of(target.version)
     store.add_edge(EdgeRecord(store=owner, schema=schema.sha256, edge=edge))
     return edge
 

@@ -1,4 +1,4 @@
-"""What a producer starts from besides weights (spec, External base and Side files)."""
+"""What a producer starts from besides weights (spec, External base, side files, schema)."""
 
 from __future__ import annotations
 

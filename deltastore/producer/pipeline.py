@@ -1,4 +1,4 @@
-"""Behind a publish (spec, Producer): encode, check and upload shards side by side, then commit in order.
+"""Behind a publish (spec, Writing): encode, check and upload shards side by side, then commit in order.
 
 The queue is bounded and blocks. A transient error is tried again with the same bytes for as long as the
 producer is open; any other error breaks the pipeline, and what waited in it fails.

@@ -1,4 +1,4 @@
-"""The trainer's side (spec, Producer): publish weights, step by step, as the versions of a store."""
+"""The trainer's side (spec, Writing): publish weights, step by step, as the versions of a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deltastore.errors import Broken, DeltaStoreError, Unsupported, UsageError
 from deltastore.parallel import DEFAULT, Workers
 from deltastore.producer.anchors import Anchors
 from deltastore.producer.base import ExternalBase, Files, gather_files, store_files
-from deltastore.producer.owner import Process
+from deltastore.producer.holder import Process
 from deltastore.producer.pipeline import Job, Pipeline, Publication
 from deltastore.producer.rebuild import rebuild
 from deltastore.producer.saying import Saying
@@ -341,7 +341,7 @@ class Producer:
                 step=saying.step,
                 last_anchor=version if base == "none" else self._anchors.last,
                 resumed_from=saying.resumed_from,
-                stats=Stats(changed, schema.elements, schema.nbytes, stored),
+                stats=Stats(changed, schema.lanes, schema.nbytes, stored),
                 user=saying.user,
             )
 

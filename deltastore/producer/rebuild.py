@@ -1,4 +1,4 @@
-"""What a producer's base is when it takes over a log (spec, Producer: resuming)."""
+"""What a producer's base is when it takes over a log (spec, Writing)."""
 
 from __future__ import annotations
 

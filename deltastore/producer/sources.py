@@ -1,4 +1,4 @@
-"""What a trainer hands over as named bits (spec, Producer): modules, state dicts, iterators, numpy arrays.
+"""What a trainer hands over as named bits (spec, Writing): modules, state dicts, iterators, numpy arrays.
 
 Names lose their wrappers, dtypes become the serving ones, ties are found, and what does not fit the schema is
 refused with a list.

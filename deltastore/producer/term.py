@@ -1,4 +1,4 @@
-"""One producer's reign over the log (spec, Claims and Writer): claim, then commit strictly in order.
+"""One producer's reign over the log (spec, Terms and claims; Writing): claim, then commit strictly in order.
 
 All steps are synchronous calls on the store, so that an explorer can stop between any two of them.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from deltastore.errors import BadRecord, Conflict, Fenced, OutcomeUnknown, TakeoverRefused
-from deltastore.producer.owner import Process, read_owner, write_status
+from deltastore.producer.holder import Process, read_holder, write_status
 from deltastore.protocol import features, keys, limits
 from deltastore.protocol.commit import may_claim
 from deltastore.protocol.descriptors import Descriptor
@@ -90,7 +90,7 @@ class Term:
         if newest is not None:
             if not isinstance(newest.record, Tombstone):
                 features.check(newest.record.requires, "write", where=f"version {newest.version}")
-            if not may_claim(read_owner(store, newest, process), takeover=takeover):
+            if not may_claim(read_holder(store, newest, process), takeover=takeover):
                 raise TakeoverRefused(
                     f"term {newest.record.term} wrote version {newest.version} recently and was not closed",
                     hint="If that producer is dead, pass takeover=True; if it lives, it would be fenced",

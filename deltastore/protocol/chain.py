@@ -1,4 +1,4 @@
-"""The log as a chain (spec, Chain): what a slot must be to the one before it; finding the newest."""
+"""The log as a chain (spec, The log): what a slot must be to the one before it; finding the newest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcome rules of a commit (spec, Writer): what a put that may have happened turns out to have done."""
+"""Outcome rules of a commit (spec, Writing): what a put that may have happened turns out to have done."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TAKEOVER_AGE: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class Holder:
     """What is known of the producer that wrote the last record."""
 
     closed: bool
@@ -49,11 +49,11 @@ class Owner:
     age: float
 
 
-def may_claim(owner: Owner, *, takeover: bool) -> bool:
+def may_claim(holder: Holder, *, takeover: bool) -> bool:
     """Whether a new producer may claim unasked (DS-CLAIM-3): advice against two that fence each other.
 
     Args:
-        owner: The last record's.
+        holder: The last record's.
         takeover: The operator says that it is dead.
     """
-    return takeover or owner.closed or owner.gone or owner.age > TAKEOVER_AGE
+    return takeover or holder.closed or holder.gone or holder.age > TAKEOVER_AGE

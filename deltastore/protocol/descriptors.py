@@ -1,4 +1,4 @@
-"""Descriptors: what is known of an object before it is fetched (spec, Descriptors)."""
+"""Descriptors: what is known of an object before it is fetched (spec, Descriptors and slices)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edges: ways from one state to another, and the records of those added later (spec, Edges).
+"""Edges: ways from one state to another, and the records of those added later (spec, Edge).
 
 What an edge's shards must be to a schema is in `descriptors`.
 """

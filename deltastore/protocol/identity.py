@@ -1,4 +1,4 @@
-"""STORE.json: what a store is, created once (spec, Identity)."""
+"""STORE.json: what a store is, created once (spec, STORE.json)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Identity:
             replica_of=_id(fields, "replica_of") if fields.has("replica_of") else None,
         )
 
-    def owner_of(self, version: int) -> str:
+    def store_of(self, version: int) -> str:
         """The store id that the record of a version must carry (DS-STORE-3)."""
         return next((a.store for a in self.lineage if version <= a.last), self.store)
 

@@ -1,4 +1,4 @@
-"""Planning (spec, Reader): the cheapest sequence of edges from what is held to a version."""
+"""Planning (spec, Reading): the cheapest sequence of edges from what is held to a version."""
 
 from __future__ import annotations
 

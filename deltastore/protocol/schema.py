@@ -98,7 +98,7 @@ class Schema:
         return sum(t.nbytes for t in self.owners)
 
     @cached_property
-    def elements(self) -> int:
+    def lanes(self) -> int:
         """Lanes of a whole state."""
         return sum(t.lanes for t in self.owners)
 

@@ -159,7 +159,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One signature over the body of an envelope (spec, Signatures).
+    """One signature over the body of an envelope (spec, Envelope).
 
     Attributes:
         key: Which key made it.

@@ -1,4 +1,4 @@
-"""The log of a store (spec, Log and Writer): slots, the newest version, the commit, finding by step."""
+"""The log of a store (spec, The log; Writing): slots, the newest version, the commit, finding by step."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ class Log:
     # --- One slot ---------------------------------------------------------------------------------------
 
     def _parse(self, version: int, data: bytes) -> Slot:
-        slot = parse_slot(data, store=self._identity.owner_of(version), version=version)
+        slot = parse_slot(data, store=self._identity.store_of(version), version=version)
         if not isinstance(slot.record, Tombstone):
             features.check(slot.record.requires, "read", where=f"version {version}")
             if slot.record.kind is Kind.RESET and self._identity.commit is CommitMode.CONDITIONAL:

@@ -1,4 +1,4 @@
-"""A store at a root: its identity, objects and edges (spec, Store); its log is in `log`.
+"""A store at a root: its identity, objects and edges (spec, STORE.json); its log is in `log`.
 
 Everything here is one backend operation and the rules about its outcome; who may write what, and why, is the
 producer's business.
@@ -256,7 +256,7 @@ class Store:
         """
         target, base, name = keys.parse_edge(key)
         data = self.access.get(key, most=limits.RECORD_BYTES)
-        record = parse_edge(data, store=self.identity.owner_of(target))
+        record = parse_edge(data, store=self.identity.store_of(target))
         if sha256(data) != name or (record.edge.target, record.edge.base) != (target, base):
             raise BadRecord(f"{key} holds another edge than its name says", key=key)
         features.check(record.requires, "read", where=key)

@@ -76,7 +76,7 @@ def slots_of(storage: MemoryBackend) -> dict[int, Slot]:
             version = keys.parse_version(key)
         except BadKey:
             continue
-        found[version] = _slot(data, identity.owner_of(version), version)
+        found[version] = _slot(data, identity.store_of(version), version)
     return dict(sorted(found.items()))
 
 

@@ -1,4 +1,4 @@
-"""Edges that are damaged, missing or lie: weights stay as they are, another way is taken, or an error says so."""
+"""Edges that are damaged, missing or lie: weights stay as they are, or another way is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage while serving, commit in one go, recognise, refuse, undo: a target is always at a version it names."""
+"""Stage while serving, commit in one go, recognise, refuse: a target is always at a version it names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support import (
 
 from deltastore import Consumer, MaxChain, Store
 from deltastore.backends.memory import MemoryBackend
-from deltastore.consumer import slots
+from deltastore.consumer import places
 from deltastore.consumer.targets import TensorsTarget
 from deltastore.errors import Conflict, NoSuchVersion, Poisoned, UsageError
 from deltastore.parallel import Workers
@@ -287,7 +287,7 @@ def break_the_third_write(monkeypatch: pytest.MonkeyPatch, *, undo: bool = True)
     written = [0]
 
     class Breaking:
-        def __init__(self, inner: slots.Write) -> None:
+        def __init__(self, inner: places.Write) -> None:
             self.inner = inner
 
         def apply(self) -> None:
@@ -408,7 +408,7 @@ def test_writes_are_undone_also_where_they_broke_off(kind: str, whole: bool) -> 
     if "numpy" in kind:
         tensor = tensor.numpy()
     before = tensor.copy() if "numpy" in kind else tensor.clone()
-    slot = slots.slot_of("w", tensor)
+    slot = places.place_of("w", tensor)
     count = int(np.prod(slot.shape))
     positions = None if whole else np.arange(0, count, 7)
     values = np.full(count if positions is None else positions.size, 5, "<u4")

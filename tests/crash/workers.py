@@ -60,7 +60,11 @@ def _last_step(store: Store) -> int:
 def follow(root: str, place: str, *, directory: bool) -> None:
     """Follows with a directory, or with memory and a cache."""
     store = Store.open(root)
-    target = Path(place) / "model" if directory else {n: np.zeros(k, np.float32) for n, k in zip(NAMES, LANES, strict=True)}
+    target = (
+        Path(place) / "model"
+        if directory
+        else {n: np.zeros(k, np.float32) for n, k in zip(NAMES, LANES, strict=True)}
+    )
     reader = Consumer(store, target, cache=Path(place) / "cache", workers=Workers(2))  # type: ignore[arg-type]
     while True:
         if (info := reader.update()) is not None:

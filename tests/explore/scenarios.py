@@ -12,7 +12,7 @@ from deltastore.backends.memory import MemoryBackend
 from deltastore.backends.retry import RetryPolicy
 from deltastore.consumer.follow import Follower
 from deltastore.errors import BackendError, Collected, Conflict, Fenced, NoSuchVersion, OutcomeUnknown
-from deltastore.producer.owner import Process
+from deltastore.producer.holder import Process
 from deltastore.producer.term import Content, Term
 from deltastore.protocol import keys
 from deltastore.protocol.records import Slot, Stats, Tombstone, VersionRecord

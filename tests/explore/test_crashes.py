@@ -17,7 +17,7 @@ from deltastore.consumer import Consumer
 from deltastore.errors import DeltaStoreError, UnreachableError
 from deltastore.parallel import INLINE
 from deltastore.producer import Producer
-from deltastore.producer.owner import Process
+from deltastore.producer.holder import Process
 from deltastore.protocol import keys
 from deltastore.protocol.records import VersionRecord
 from deltastore.store import Store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
 
@@ -73,7 +74,7 @@ def test_an_anchor_when_replaying_costs_as_much(store: Store) -> None:
     publish_many(store, 40, anchors=CatchUpBytes(1.0))
     found = anchors(store)
     assert 2 < len(found) < 20
-    for first, second in zip(found, found[1:], strict=False):
+    for first, second in itertools.pairwise(found):
         deltas = sum(_bytes(store, v) for v in range(first + 1, second + 1))
         before = deltas - _bytes(store, second)
         size = sum(i.size for k in _anchor_keys(store, first) for i in [store.access.backend.head(k)])

@@ -298,8 +298,7 @@ def test_a_full_queue_blocks() -> None:
     returned = []
 
     def publish() -> None:
-        for step in range(1, 5):
-            returned.append(out.publish(small(step), step=step))
+        returned.extend(out.publish(small(step), step=step) for step in range(1, 5))
 
     thread = threading.Thread(target=publish)
     thread.start()
@@ -402,9 +401,13 @@ def test_default_options_work_end_to_end(store: Store) -> None:
 
 
 def test_an_error_inside_the_block_keeps_what_was_published(store: Store) -> None:
-    with pytest.raises(ZeroDivisionError), producer(store, workers=Workers(2)) as out:
-        out.publish(small(), step=0)
-        raise ZeroDivisionError
+    def broken() -> None:
+        with producer(store, workers=Workers(2)) as out:
+            out.publish(small(), step=0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
     assert read(store) == all_bits(small())
 
 

@@ -41,7 +41,7 @@ from deltastore.errors import (
     Unsupported,
 )
 from deltastore.parallel import Workers
-from deltastore.producer.owner import Process
+from deltastore.producer.holder import Process
 from deltastore.protocol import keys
 from deltastore.testing import CrashNow, Fault, FaultBackend, Operation
 
@@ -393,7 +393,7 @@ def test_a_crash_at_any_operation_leaves_a_version_that_exists(when: str) -> Non
 
     def run(crash_at: int | None) -> tuple[MemoryBackend, int, int]:
         inner = MemoryBackend()
-        store = new_store(inner)
+        new_store(inner)
         dead = [False]
 
         def plan(operation: Operation) -> Fault | None:

@@ -201,7 +201,7 @@ def test_ties_through_one_buffer(store: Store, order: tuple[str, ...]) -> None:
     with producer(store) as out:
         out.publish({"embed": weight, "head": weight, "other": other}, step=0)
         weight, other = weight + 1, other + 2
-        state = {name: weight for name in order} | {"other": other}
+        state = dict.fromkeys(order, weight) | {"other": other}
         out.publish(through_one_buffer(state), step=1)
         assert read(store) == {"embed": bits(weight), "head": bits(weight), "other": bits(other)}
         if len(order) == 2:

@@ -29,7 +29,7 @@ from deltastore.errors import (
     UnknownFeature,
     Unsupported,
 )
-from deltastore.producer.owner import Process, write_status
+from deltastore.producer.holder import Process, write_status
 from deltastore.producer.term import Content, Genesis, Term
 from deltastore.protocol import keys
 from deltastore.protocol.chain import check_successor

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from record_samples import buried, data, edited, short_log, slot
 
-from deltastore.protocol.commit import TAKEOVER_AGE, Outcome, Owner, judge, may_claim
+from deltastore.protocol.commit import TAKEOVER_AGE, Holder, Outcome, judge, may_claim
 from deltastore.protocol.records import Slot, Tombstone
 
 LOG = short_log()
@@ -49,15 +49,15 @@ def test_a_tombstone_is_ours_by_the_hash_that_it_keeps() -> None:
 @pytest.mark.parametrize(
     ("owner", "allowed"),
     [
-        (Owner(closed=False, gone=False, age=0), False),
-        (Owner(closed=False, gone=False, age=-50), False),
-        (Owner(closed=False, gone=False, age=TAKEOVER_AGE), False),
-        (Owner(closed=False, gone=False, age=TAKEOVER_AGE + 1), True),
-        (Owner(closed=True, gone=False, age=0), True),
-        (Owner(closed=False, gone=True, age=0), True),
+        (Holder(closed=False, gone=False, age=0), False),
+        (Holder(closed=False, gone=False, age=-50), False),
+        (Holder(closed=False, gone=False, age=TAKEOVER_AGE), False),
+        (Holder(closed=False, gone=False, age=TAKEOVER_AGE + 1), True),
+        (Holder(closed=True, gone=False, age=0), True),
+        (Holder(closed=False, gone=True, age=0), True),
     ],
 )
-def test_a_living_writer_is_not_taken_over_unasked(owner: Owner, allowed: bool) -> None:
+def test_a_living_writer_is_not_taken_over_unasked(owner: Holder, allowed: bool) -> None:
     assert may_claim(owner, takeover=False) is allowed
     assert may_claim(owner, takeover=True)
 

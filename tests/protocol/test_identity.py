@@ -223,5 +223,5 @@ def test_records_carry_the_id_of_the_store_that_they_were_written_to() -> None:
     first, second = "01" * 16, "02" * 16
     identity = Identity(store=STORE, lineage=(Ancestor(first, 4), Ancestor(second, 9)))
     expected = [first] * 5 + [second] * 5 + [STORE] * 3
-    assert [identity.owner_of(version) for version in range(13)] == expected
-    assert Identity(store=STORE).owner_of(0) == STORE
+    assert [identity.store_of(version) for version in range(13)] == expected
+    assert Identity(store=STORE).store_of(0) == STORE

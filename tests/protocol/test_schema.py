@@ -95,7 +95,7 @@ def test_an_alias_needs_an_owner_of_the_same_dtype_and_shape() -> None:
     schema = read(owner, good)
     assert [t.name for t in schema.owners] == ["a"]
     assert schema.nbytes == 24
-    assert schema.elements == 6
+    assert schema.lanes == 6
     for bad in (
         ["b", "F32", [3, 2], "a"],
         ["b", "F32", [6], "a"],

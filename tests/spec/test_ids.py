@@ -62,6 +62,28 @@ def test_ids_that_the_code_cites_exist() -> None:
     assert unknown == set()
 
 
+def test_sections_that_the_code_cites_exist() -> None:
+    headings = {
+        re.sub(r"`", "", h) for h in re.findall(r"^##+ [0-9.]+ (.*)$", SPEC.read_text(), re.MULTILINE)
+    }
+    unknown = {
+        f"{path.relative_to(ROOT)}: {section}"
+        for path in (ROOT / "deltastore").rglob("*.py")
+        for docstring in docstrings(path)
+        for cited_ in re.findall(r"\(spec, ([^)]*)\)", docstring)
+        for section in cited_.split("; ")
+        if section not in headings
+    }
+    assert unknown == set()
+
+
+def docstrings(path: Path) -> list[str]:
+    """All docstrings of a module."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+    return [text for node in nodes if (text := ast.get_docstring(node))]
+
+
 def test_ids_that_tests_name_exist() -> None:
     defined = {id_ for id_, _ in items()}
     assert {f"{where}: {id_}" for where, id_ in marked() if id_ not in defined} == set()

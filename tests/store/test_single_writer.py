@@ -21,7 +21,7 @@ from deltastore.errors import (
     Throttled,
     Unavailable,
 )
-from deltastore.producer.owner import Process
+from deltastore.producer.holder import Process
 from deltastore.producer.term import Content, Term
 from deltastore.protocol import keys
 from deltastore.protocol.commit import Outcome

@@ -73,7 +73,7 @@ def test_contiguous_arrays_are_not_copied() -> None:
     "dtype", ["complex128", "longdouble", "datetime64[s]", "object", "S3", "U2", [("a", "f4")]]
 )
 def test_other_dtypes_are_refused_by_name(dtype: Any) -> None:
-    with pytest.raises(Unsupported, match="'layer.weight'") as caught:
+    with pytest.raises(Unsupported, match=r"'layer\.weight'") as caught:
         HostTensor.of_array("layer.weight", np.zeros(3, dtype))
     assert caught.value.fields["tensor"] == "layer.weight"
 

@@ -1,4 +1,4 @@
-"""One tensor of a target: where its bits are read, and how new ones get in (spec, Consumer: commit)."""
+"""One tensor of a target: where its bits are read, and how new ones get in (spec, Reading)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Write(Protocol):
         ...
 
 
-class Slot(Protocol):
+class Place(Protocol):
     """One tensor."""
 
     dtype: str
@@ -50,28 +50,28 @@ class Slot(Protocol):
         ...
 
 
-def slot_of(name: str, tensor: Tensor) -> Slot:
-    """The slot of a torch tensor, a numpy array or a host tensor.
+def place_of(name: str, tensor: Tensor) -> Place:
+    """The place of a torch tensor, a numpy array or a host tensor.
 
     Raises:
         Unsupported: It cannot be written to, or has no dtype of safetensors.
     """
     if is_torch(tensor):
-        from deltastore.consumer.torch_slots import TorchSlot
+        from deltastore.consumer.torch_places import TorchPlace
 
-        return TorchSlot(name, tensor)
+        return TorchPlace(name, tensor)
     if isinstance(tensor, HostTensor):
-        return ArraySlot(name, tensor.dtype, tensor.shape, tensor.lanes)
+        return ArrayPlace(name, tensor.dtype, tensor.shape, tensor.lanes)
     if isinstance(tensor, np.ndarray):
         dtype = HostTensor.of_array(name, tensor[..., :0] if tensor.ndim else tensor).dtype
         width = dtypes.lane_bytes(dtype)
         if not tensor.dtype.isnative:
             raise Unsupported(f"tensor {name!r} is not in the byte order of this machine", tensor=name)
-        return ArraySlot(name, dtype, tensor.shape, tensor.view(uint(width)))
+        return ArrayPlace(name, dtype, tensor.shape, tensor.view(uint(width)))
     raise Unsupported(f"{name!r} is a {type(tensor).__name__}, not a tensor", tensor=name)
 
 
-class ArraySlot:
+class ArrayPlace:
     """A numpy array of any strides."""
 
     def __init__(self, name: str, dtype: str, shape: tuple[int, ...], lanes: NDArray[Any]) -> None:

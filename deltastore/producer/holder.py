@@ -1,6 +1,6 @@
 """Who wrote the last record, and is it still there? Advice for takeovers; no safety rule reads it.
 
-Spec, Claims.
+Spec, Terms and claims.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deltastore.errors import BackendError, LimitExceeded
 from deltastore.protocol import keys
-from deltastore.protocol.commit import Owner
+from deltastore.protocol.commit import Holder
 from deltastore.protocol.records import Slot
 from deltastore.store import Store
 
@@ -56,7 +56,7 @@ def write_status(store: Store, term: int, process: Process, *, closed: bool) -> 
         return
 
 
-def read_owner(store: Store, last: Slot, process: Process) -> Owner:
+def read_holder(store: Store, last: Slot, process: Process) -> Holder:
     """What is known of the producer that wrote the last record, by the store's own clock."""
     backend = store.access.backend
     store.access.call(lambda: backend.put(_CLOCK, b""))
@@ -65,9 +65,9 @@ def read_owner(store: Store, last: Slot, process: Process) -> Owner:
     try:
         status = json.loads(store.access.get(_key(last.record.term), most=_STATUS_BYTES))
         gone = process.gone(str(status["host"]), int(status["pid"]), str(status["started"]))
-        return Owner(closed=status["closed"] is True, gone=gone, age=age)
+        return Holder(closed=status["closed"] is True, gone=gone, age=age)
     except (BackendError, LimitExceeded, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return Owner(closed=False, gone=False, age=age)
+        return Holder(closed=False, gone=False, age=age)
 
 
 def _key(term: int) -> str:

@@ -1,4 +1,4 @@
-"""Torch tensors as slots, on whatever device they are: only changes cross the bus."""
+"""Torch tensors as places, on whatever device they are: only changes cross the bus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from deltastore.codec.types import Positions
-from deltastore.consumer.slots import Write
+from deltastore.consumer.places import Write
 from deltastore.errors import Unsupported
 from deltastore.protocol.digest import Lanes
 from deltastore.state import Patch
@@ -19,7 +19,7 @@ _SWAP = 1 << 20
 """Elements that a whole tensor is swapped by, so that undoing needs no second copy of it."""
 
 
-class TorchSlot:
+class TorchPlace:
     """A tensor of any device and strides."""
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
@@ -81,22 +81,22 @@ def _strides(tensor: torch.Tensor) -> Iterable[tuple[int, int]]:
 
 class _Scatter:
     def __init__(
-        self, slot: TorchSlot, where: tuple[torch.Tensor, ...], new: torch.Tensor, old: torch.Tensor
+        self, place: TorchPlace, where: tuple[torch.Tensor, ...], new: torch.Tensor, old: torch.Tensor
     ) -> None:
-        self._slot, self._where, self._new, self._old = slot, where, new, old
+        self._place, self._where, self._new, self._old = place, where, new, old
 
     def apply(self) -> None:
-        self._slot.put(self._where, self._new)
+        self._place.put(self._where, self._new)
 
     def undo(self) -> None:
-        self._slot.put(self._where, self._old)
+        self._place.put(self._where, self._old)
 
 
 class _Swap:
     """Exchanges a whole tensor with its new bits, piece by piece; doing it again takes it back."""
 
-    def __init__(self, slot: TorchSlot, live: torch.Tensor, staged: torch.Tensor) -> None:
-        self._slot = slot
+    def __init__(self, place: TorchPlace, live: torch.Tensor, staged: torch.Tensor) -> None:
+        self._place = place
         pairs = [(live, staged)]
         if live.is_contiguous():
             pairs = list(
@@ -119,7 +119,7 @@ class _Swap:
     def _exchange(self, number: int) -> None:
         live, staged = self._pairs[number]
         scratch = self._scratch if live.dim() != 1 else self._scratch.view(-1)[: live.numel()]
-        with self._slot.mode():
+        with self._place.mode():
             scratch.copy_(live)
             live.copy_(staged)
             staged.copy_(scratch)
