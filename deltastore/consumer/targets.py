@@ -20,7 +20,7 @@ from deltastore.protocol.schema import Schema
 from deltastore.state import Patch, digest_of
 from deltastore.store import Store, VersionInfo
 from deltastore.tensors.convert import memory_of, pairs
-from deltastore.tensors.names import clean
+from deltastore.tensors.names import DDP, clean
 
 if TYPE_CHECKING:
     import torch
@@ -129,15 +129,19 @@ class TensorsTarget:
         """Maps each tensor of the schema to the memory that holds it, ties included."""
         bound: dict[str, list[Place]] = {}
         users: dict[int, str] = {}
-        wanted = {id(place) for name, place in self._places.items() if name in schema}
+        named = self._places
+        if not any(name in schema for name in named) and all(DDP + name in schema for name in named):
+            # A model whose only child is really called `module`, as its checkpoint says.
+            named = {DDP + name: place for name, place in named.items()}
+        wanted = {id(place) for name, place in named.items() if name in schema}
         problems = [
             f"extra {name!r}"
-            for name, place in self._places.items()
+            for name, place in named.items()
             if name not in schema and id(place) not in wanted
         ]
         for tensor in schema.tensors:
             owner = tensor.alias_of or tensor.name
-            place = self._places.get(tensor.name)
+            place = named.get(tensor.name)
             if place is None:
                 continue
             if (place.dtype, place.shape) != (tensor.dtype, tensor.shape):

@@ -28,7 +28,7 @@ class WarmStart:
         rate: AdamW's learning rate.
     """
 
-    target: float = 0.35
+    target: float = 0.30
     max_steps: int = 400
     batch: int = 64
     rate: float = 1e-3

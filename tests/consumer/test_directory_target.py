@@ -144,7 +144,7 @@ def test_a_large_model_is_several_files(store: Store, path: Path, monkeypatch: p
     monkeypatch.setattr(
         directory,
         "write_checkpoint",
-        lambda *args: real(*args, file_bytes=1000),  # type: ignore[misc]
+        lambda *args: real(*args, file_bytes=1000),
     )
     states = grown(store)
     reader = consumer(store, path)

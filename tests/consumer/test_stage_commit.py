@@ -112,6 +112,7 @@ def test_what_was_discarded_is_not_committed(store: Store) -> None:
     assert all_bits(target) == all_bits(states[3])
 
 
+@pytest.mark.req("DS-FLOOR-3")
 def test_a_consumer_does_not_go_down(store: Store) -> None:
     states = grown(store)
     target = blank(states[0])
@@ -325,8 +326,7 @@ def test_a_scatter_that_breaks_off_poisons(
         with pytest.raises(Poisoned, match="broke off") as caught:
             staged.commit()
     assert isinstance(caught.value.__cause__, RuntimeError)
-    assert reader.poisoned
-    assert (reader.version, reader.info) == (None, None)
+    assert (reader.poisoned, reader.version, reader.info) == (True, None, None)
     with pytest.raises(Poisoned):
         reader.verify()
     with pytest.raises(Conflict):
@@ -336,7 +336,7 @@ def test_a_scatter_that_breaks_off_poisons(
     plan = reader.stage()
     assert plan.bytes_fetched > sum(s.size for e in [record(store, 1).embedded] if e for s in e.shards)
     plan.commit()
-    assert not reader.poisoned
+    assert (reader.poisoned, reader.version) == (False, 3)
     assert all_bits(target) == all_bits(states[2])
     reader.verify()
 
@@ -351,11 +351,10 @@ def test_weights_that_went_wrong_are_found_by_a_full_check(store: Store) -> None
     target["embed"].view(torch.int16)[7, 7] ^= 4
     with pytest.raises(Poisoned, match="no longer those of version 3"):
         reader.verify()
-    assert reader.poisoned
-    assert reader.version is None
+    assert (reader.poisoned, reader.version) == (True, None)
     reader.update()
     assert all_bits(target) == all_bits(states[2])
-    assert not reader.poisoned
+    assert (reader.poisoned, reader.version) == (False, 3)
 
 
 def test_a_full_check_after_each_commit_sees_words_that_no_change_touched(store: Store) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from support import State, all_bits, bits, blank, consumer, mixed, producer, small, stepped
 
 from deltastore import Store
@@ -107,8 +109,8 @@ def test_a_module_follows_with_its_buffers(store: Store) -> None:
         for step in range(3):
             nudge(trained, every=step == 1)
             with torch.no_grad():
-                trained.norm.running_mean.add_(1)  # type: ignore[operator,union-attr]
-                trained.norm.num_batches_tracked.add_(1)  # type: ignore[operator,union-attr]
+                trained.norm.running_mean.add_(1)  # type: ignore[union-attr]
+                trained.norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
             out.publish(trained, step=step)
             reader.update()
             assert all_bits(served.state_dict()) == all_bits(trained.state_dict())
@@ -120,8 +122,8 @@ def test_a_module_follows_with_its_buffers(store: Store) -> None:
 @pytest.mark.parametrize("wrap", ["compile", "module", "sequential"])
 def test_wrapped_modules_follow(store: Store, wrap: str) -> None:
     trained, served = Tied(0), Tied(1)
-    wrapped = {
-        "compile": lambda: torch.compile(served, backend="eager"),
+    wrapped: Any = {
+        "compile": lambda: torch.compile(served, backend="eager"),  # type: ignore[no-untyped-call]
         "module": lambda: torch.nn.ModuleDict({"module": served}),
         "sequential": lambda: served,
     }[wrap]()
@@ -181,6 +183,20 @@ def test_packed_floats_follow(store: Store) -> None:
             out.publish(packed(step), step=step)
             reader.update()
             assert all_bits(target) == all_bits(packed(step))
+
+
+def test_a_model_whose_only_child_is_called_module_follows_its_checkpoint(
+    store: Store, tmp_path: Path
+) -> None:
+    trained, served = (torch.nn.ModuleDict({"module": torch.nn.Linear(4, 4)}) for _ in range(2))
+    save_file(dict(trained.state_dict()), tmp_path / "model.safetensors")
+    nudge(trained)
+    with producer(store, base=tmp_path) as out:
+        out.publish(trained, step=0)
+    reader = consumer(store, served, base=tmp_path)
+    reader.update()
+    assert all_bits(served.state_dict()) == all_bits(trained.state_dict())
+    assert set(dict(reader.host_tensors())) == {"module.weight", "module.bias"}
 
 
 # --- Targets that cannot be ---------------------------------------------------------------------------

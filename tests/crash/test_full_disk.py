@@ -10,7 +10,6 @@ import pytest
 from support import HASTY, NO_RETRY, State, all_bits, blank, consumer, producer, read, small, stepped
 
 from deltastore import Store
-from deltastore.backends import local
 from deltastore.backends.local import LocalBackend
 from deltastore.errors import AuthError, Broken, NoSpace, OutcomeUnknown
 
@@ -51,7 +50,7 @@ def test_a_disk_that_fills_up_at_any_point(
     out = producer(store)
     failed = True
     with monkeypatch.context() as patch:
-        patch.setattr(local.os, "write", write)
+        patch.setattr(os, "write", write)
         try:
             out.publish(after, step=2).result(0)
             failed = False
@@ -101,7 +100,7 @@ def test_writes_that_are_refused_leave_a_store_that_can_be_read(
 
     before = files(tmp_path / "store")
     with monkeypatch.context() as patch:
-        patch.setattr(local.os, "open", refuse)
+        patch.setattr(os, "open", refuse)
         with pytest.raises(AuthError):
             out.publish(stepped(states[1], 3), step=3).result(0)
         with pytest.raises(Broken):

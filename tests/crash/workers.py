@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltastore import Consumer, MaxChain, Producer, Store
+from deltastore.errors import Conflict, Fenced
 from deltastore.parallel import Workers
 
 NAMES = ("embed", "head", "norm")
@@ -35,20 +36,24 @@ def state(step: int) -> Arrays:
 def publish(root: str, seed: int) -> None:
     """Publishes as fast as it can, each step under its own number."""
     store = Store.open(root)
-    newest = store.log.newest()
-    steps = [] if newest is None else [s.step for s in [newest.record] if s.step is not None]
-    step = steps[0] + 1 if steps else _last_step(store) + 1
-    options = {"anchors": MaxChain(3), "shard_bytes": 50_000, "workers": Workers(seed % 3)}
-    with Producer(store, takeover=True, **options) as out:  # type: ignore[arg-type]
+    step = last_step(store) + 1
+    workers = Workers(seed % 3)
+    with Producer(store, takeover=True, anchors=MaxChain(3), shard_bytes=50_000, workers=workers) as out:
         while True:
-            publication = out.publish(state(step), step=step)
+            try:
+                publication = out.publish(state(step), step=step)
+            except Fenced:
+                raise
+            except Conflict:  # the one before was faster than our claim
+                continue
             if seed % 2:
                 publication.result()
                 print(step, flush=True)
             step += 1
 
 
-def _last_step(store: Store) -> int:
+def last_step(store: Store) -> int:
+    """The step of the newest version that has one."""
     newest = store.log.newest_number()
     for version in range(newest if newest is not None else -1, -1, -1):
         slot = store.log.slot(version)
@@ -60,17 +65,14 @@ def _last_step(store: Store) -> int:
 def follow(root: str, place: str, *, directory: bool) -> None:
     """Follows with a directory, or with memory and a cache."""
     store = Store.open(root)
-    target = (
-        Path(place) / "model"
-        if directory
-        else {n: np.zeros(k, np.float32) for n, k in zip(NAMES, LANES, strict=True)}
-    )
-    reader = Consumer(store, target, cache=Path(place) / "cache", workers=Workers(2))  # type: ignore[arg-type]
+    memory = {name: np.zeros(lanes, np.float32) for name, lanes in zip(NAMES, LANES, strict=True)}
+    target = Path(place) / "model" if directory else memory
+    reader = Consumer(store, target, cache=Path(place) / "cache", workers=Workers(2))
     while True:
         if (info := reader.update()) is not None:
-            if info.step is not None and isinstance(target, dict):
+            if info.step is not None and not directory:
                 expected = state(info.step)
-                assert all(target[name].tobytes() == expected[name].tobytes() for name in NAMES)
+                assert all(memory[name].tobytes() == expected[name].tobytes() for name in NAMES)
             print(info.version, flush=True)
         time.sleep(0.001)
 

@@ -33,6 +33,7 @@ from deltastore.parallel import INLINE, Workers
 from deltastore.producer.anchors import REFRESH
 from deltastore.protocol import keys
 from deltastore.protocol.edges import EdgeRecord
+from deltastore.shards import dense
 from deltastore.testing import FaultBackend
 
 
@@ -149,7 +150,7 @@ def test_a_wrong_anchor_is_refused_by_its_writer(store: Store, monkeypatch: pyte
     lying = replace(newest, record=replace(record(store, 4), state=1))
     with pytest.raises((BadEdge, NoPath)):
         add_anchor(store, lying, workers=INLINE)
-    real = maintenance.dense
+    real = dense
     monkeypatch.setattr(maintenance, "dense", lambda one, lanes: real(one, lanes ^ lanes.dtype.type(1)))
     with pytest.raises(BadEdge, match="not the version's"):
         add_anchor(store, newest, workers=INLINE)

@@ -23,7 +23,7 @@ from support import (
     stepped,
 )
 
-from deltastore import MaxChain, Producer, Store
+from deltastore import MaxChain, Producer, Publication, Store
 from deltastore.backends.memory import MemoryBackend
 from deltastore.errors import Broken, LimitExceeded, SchemaMismatch, StepWentBack, Unsupported, UsageError
 from deltastore.parallel import Workers
@@ -145,7 +145,11 @@ def test_user_and_files_are_copied(store: Store) -> None:
     said: dict[str, Any] = {"deep": {"list": [1]}}
     gate = threading.Event()
     gate.set()
-    slow = reopened(store, FaultBackend(store.access.backend, lambda op: gate.wait(5) and None))
+
+    def plan(_: Operation) -> None:
+        gate.wait(5)
+
+    slow = reopened(store, FaultBackend(store.access.backend, plan))
     with producer(slow, workers=Workers(1)) as out:
         out.publish(small(), step=0).result(10)
         gate.clear()
@@ -286,16 +290,18 @@ def _shards(store: Store, version: int) -> tuple[Any, ...]:
 
 def test_a_full_queue_blocks() -> None:
     gate = threading.Event()
-    backend = FaultBackend(
-        MemoryBackend(),
-        lambda op: (op.name == "put_if_absent" and op.key.startswith("versions/") and gate.wait(10)) and None,
-    )
+
+    def plan(operation: Operation) -> None:
+        if operation.name == "put_if_absent" and operation.key.startswith("versions/"):
+            gate.wait(10)
+
+    backend = FaultBackend(MemoryBackend(), plan)
     gate.set()
     store = new_store(backend)
     out = producer(store, workers=Workers(2), depth=2)
     out.publish(small(), step=0).result(10)
     gate.clear()
-    returned = []
+    returned: list[Publication] = []
 
     def publish() -> None:
         returned.extend(out.publish(small(step), step=step) for step in range(1, 5))

@@ -376,7 +376,7 @@ def test_of_two_that_claim_at_once_one_gets_a_conflict() -> None:
             switched.plan = lambda _: None
             producer(reopened(store)).publish(small(1), step=1)
 
-    switched.plan = plan  # type: ignore[assignment]
+    switched.plan = plan
     with pytest.raises(Conflict, match="claimed version 0 at the same moment"):
         out.publish(small(), step=0)
     assert read(store) == all_bits(small(1))

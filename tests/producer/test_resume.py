@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support import (
+    NO_RETRY,
     all_bits,
     blank,
     consumer,
@@ -119,18 +120,12 @@ def test_a_store_that_is_down_at_the_first_publish_can_be_tried_again() -> None:
     store = new_store(MemoryBackend())
     states = grown(store)
     plan = failing("get", Unavailable("a moment"), key="objects/", times=1)
-    with producer(Store.open(FaultBackend(store.access.backend, plan), retry=_once())) as out:
+    with producer(Store.open(FaultBackend(store.access.backend, plan), retry=NO_RETRY)) as out:
         with pytest.raises(Unavailable):
             out.publish(stepped(states[-1], 5), step=5)
         out.publish(stepped(states[-1], 5), step=5)
     assert read(store) == all_bits(stepped(states[-1], 5))
     assert store.find().version == 5
-
-
-def _once() -> object:
-    from deltastore.backends.retry import RetryPolicy
-
-    return RetryPolicy(deadline=0)
 
 
 def test_steps_may_fall_from_one_term_to_the_next(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def change(state: Mapping[str, torch.Tensor]) -> None:
 def test_all_kinds_of_sources_give_the_same_version() -> None:
     state = mixed()
     hosts = {name: adapter.to_host(name, tensor) for name, tensor in state.items()}
-    sources = [
+    sources: list[Any] = [
         state,
         state.items(),
         list(state.items()),
@@ -77,20 +78,20 @@ def test_all_kinds_of_sources_give_the_same_version() -> None:
 
 def test_modules_give_parameters_and_buffers_frozen_ones_too(store: Store) -> None:
     model = Tied()
-    model.body.weight.requires_grad_(requires_grad=False)
+    model.body.weight.requires_grad_(False)
     with producer(store) as out:
         out.publish(model, step=0)
         with torch.no_grad():
             model.body.weight.add_(1)
-            model.norm.running_mean.add_(0.5)  # type: ignore[operator,union-attr]
-            model.norm.num_batches_tracked.add_(1)  # type: ignore[operator,union-attr]
+            model.norm.running_mean.add_(0.5)  # type: ignore[union-attr]
+            model.norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         out.publish(model, step=1)
     assert read(store) == all_bits(model.state_dict())
 
 
 def test_a_compiled_module_keeps_its_names(store: Store) -> None:
     model = Tied()
-    compiled = torch.compile(model, backend="eager")
+    compiled: Any = torch.compile(model, backend="eager")
     assert all(name.startswith("_orig_mod.") for name in compiled.state_dict())
     with producer(store) as out:
         out.publish(model, step=0)
@@ -150,16 +151,16 @@ def test_nothing_to_publish_is_refused(store: Store) -> None:
     used = iter(small().items())
     list(used)
     with producer(store) as out:
-        for nothing in ({}, used):
+        for nothing in (dict[str, torch.Tensor](), used):
             with pytest.raises(SchemaMismatch, match="no tensors"):
                 out.publish(nothing, step=0)
         assert out.publish(small(), step=0).result().version == 1
 
 
 @pytest.mark.parametrize("value", [1.5, [1.0], "text", None])
-def test_what_is_no_tensor_is_named(store: Store, value: object) -> None:
+def test_what_is_no_tensor_is_named(store: Store, value: Any) -> None:
     with producer(store) as out, pytest.raises(Unsupported, match="'norm'"):
-        out.publish({**small(), "norm": value}, step=0)  # type: ignore[dict-item]
+        out.publish({**small(), "norm": value}, step=0)
 
 
 # --- Iterators ---------------------------------------------------------------------------------------

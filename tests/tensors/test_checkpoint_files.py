@@ -51,7 +51,7 @@ def test_what_we_write_the_library_reads(tmp_path: Path) -> None:
     assert {n: (t.dtype, t.shape) for n, t in found.items()} == {
         n: (t.dtype, t.shape) for n, t in tensors.items()
     }
-    with safe_open(tmp_path / WEIGHTS, framework="pt") as file:  # type: ignore[no-untyped-call]
+    with safe_open(tmp_path / WEIGHTS, framework="pt") as file:
         assert file.metadata() == {"format": "pt"}
 
 
