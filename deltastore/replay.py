@@ -19,6 +19,7 @@ from deltastore.codec.types import Change, Positions, SliceSpec, Whole
 from deltastore.errors import (
     BadEdge,
     BadShard,
+    Diverged,
     IntegrityError,
     LimitExceeded,
     NoPath,
@@ -138,11 +139,13 @@ class Replay:
 
     Attributes:
         schema: Of the target; deltas never cross schemas, so also of every state that is read on the way.
+        state: Digest of the target.
         fetch: Gets a shard's stored bytes, checked against its descriptor.
         workers: Shards at once.
     """
 
     schema: Schema
+    state: int | None
     fetch: Fetch
     workers: Workers = DEFAULT
 
@@ -167,6 +170,7 @@ class Replay:
 
         Raises:
             FailedEdge: An edge is damaged, incomplete, or does not lead to its state from what is held.
+            Diverged: The plan ends at another state than the target's.
         """
         overlay = Overlay(base)
         state = base_state
@@ -178,6 +182,8 @@ class Replay:
                 self._take(edge, overlay, names)
             except (IntegrityError, NotFound) as error:
                 raise FailedEdge(edge, str(error), mismatch=isinstance(error, BadEdge)) from error
+        if state != self.state:
+            raise Diverged("what is held, or the last edge, is not the state that the version's record names")
         return overlay.patches
 
     def _take(self, edge: Edge, overlay: Overlay, names: Collection[str] | None) -> None:
@@ -286,7 +292,7 @@ def state_at(
         NoPath: Nothing leads there.
     """
     schema = schema_of(store, target)
-    replay = Replay(schema, shard_fetcher(store), workers)
+    replay = Replay(schema, target.record.state, shard_fetcher(store), workers)
     state = HostState.empty(schema)
     base = Start(schema, external)
 

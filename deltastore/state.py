@@ -118,11 +118,20 @@ class Patch:
             values = earlier.values if earlier.values.flags.writeable else earlier.values.copy()
             values[self.positions] = self.values
             return Patch(self.tensor, None, values)
-        merged = np.union1d(earlier.positions, self.positions)
+        merged = _united(earlier.positions, self.positions)
         values = np.empty(merged.size, self.values.dtype)
         values[np.searchsorted(merged, earlier.positions)] = earlier.values
         values[np.searchsorted(merged, self.positions)] = self.values
         return Patch(self.tensor, merged, values)
+
+
+def _united(one: Positions, other: Positions) -> Positions:
+    """Two ascending arrays as one; sorting runs that are sorted already is much faster than a set."""
+    both = np.concatenate((one, other))
+    both.sort(kind="stable")
+    first = np.ones(both.size, np.bool_)
+    np.not_equal(both[1:], both[:-1], out=first[1:])
+    return both[first]
 
 
 class Overlay:

@@ -18,6 +18,7 @@ from deltastore.consumer.cache import Cache
 from deltastore.consumer.directory import DirectoryTarget
 from deltastore.consumer.follow import Follower
 from deltastore.consumer.reading import Held, Progress, Reading
+from deltastore.consumer.staged import Staged
 from deltastore.consumer.targets import Changes, Target, TensorsTarget
 from deltastore.errors import (
     Conflict,
@@ -90,6 +91,7 @@ class Consumer:
         self._held: Held | None = None
         self._info: VersionInfo | None = None
         self._poisoned = False
+        self._epoch = 0
         self._looked = False
         self._checked = store.runtime.monotonic()
         self.last_pause = 0.0
@@ -125,6 +127,7 @@ class Consumer:
     def update(self) -> VersionInfo | None:
         """Stages and commits the newest version, if the target does not hold it; what it is, or None."""
         with self._staging:
+            self._notice()
             self._check_in_time()
             try:
                 newest = self._follow()
@@ -182,6 +185,7 @@ class Consumer:
 
     def _stage(self, slot: Slot) -> Staged:
         target = self.need_target()
+        self._notice()
         info = VersionInfo.of(slot)
         record = slot.record
         if not isinstance(record, VersionRecord) or record.state is None:
@@ -190,17 +194,17 @@ class Consumer:
         target.bind(schema)
         self._look(target, schema)
         goal = Held(slot.version, schema, record.state, slot.sha256, record.files)
-        held = self._held
+        epoch, held = self._epoch, self._held
         if held is not None and self._has(target, held, goal):
-            return Staged(self, info, goal, base=held)
+            return Staged(self, info, goal, epoch=epoch)
         before = self._reading.fetched
         reader = target if target.can_read_old() else None
         patches = self._reading.changes(slot, schema, held=held, reader=reader)
         prepared = target.stage(Changes(info, schema, patches, record.files, self.store))
         fetched = self._reading.fetched - before
-        if self._held is not held:
+        if self._epoch != epoch:
             self._reading.forget()  # a commit moved the target meanwhile: no edge is to blame
-        return Staged(self, info, goal, base=held, prepared=prepared, bytes_fetched=fetched)
+        return Staged(self, info, goal, epoch=epoch, prepared=prepared, bytes_fetched=fetched)
 
     def _look(self, target: Target[Any], schema: Schema) -> None:
         """Recognises what a fresh target already holds, by a full check of schema and digest (DS-READ-7)."""
@@ -218,42 +222,59 @@ class Consumer:
             if slot is None or not isinstance(record, VersionRecord) or record.schema is None:
                 continue
             if (record.schema.sha256, record.state) == (schema.sha256, digest):
-                self._held = Held(slot.version, schema, digest, slot.sha256, record.files)
-                self._info = VersionInfo.of(slot)
+                held = Held(slot.version, schema, digest, slot.sha256, record.files)
+                self._hold(held, VersionInfo.of(slot))
                 return
 
     # --- Committing -------------------------------------------------------------------------------------
 
     def commit(self, staged: Staged) -> VersionInfo:
         """Swaps in what was staged; see `Staged.commit`."""
+        if staged.consumer is not self:
+            raise UsageError("this version was staged by another consumer", hint="Commit it there")
         with self._committing:
-            target = self.need_target()
-            goal, held = staged.goal, self._held
-            if held is not None and self._has(target, held, goal):
-                if goal.version >= held.version:
-                    self._take(staged)
+            self._notice()
+            target, held = self.need_target(), self._held
+            if held is not None and self._has(target, held, staged.goal):
+                if staged.version >= held.version:
+                    self._hold(staged.goal, staged.info)
                 return staged.info
-            if held != staged.base or staged.prepared is None:
+            prepared = staged.take()
+            if prepared is None or staged.epoch != self._epoch:
+                if prepared is not None:
+                    target.discard(prepared)
                 raise Conflict(
-                    f"version {goal.version} was staged on another state than the target holds now",
+                    f"version {staged.version} was staged on another state than the target holds now",
                     hint="Stage it again; nothing was changed",
-                    version=goal.version,
+                    version=staged.version,
                 )
-            begun = self.store.runtime.monotonic()
-            try:
-                target.commit(staged.prepared)
-            except DeltaStoreError:
-                raise
-            except BaseException as error:
-                poisoned = self._poison(f"a commit of version {goal.version} broke off: {error!r}")
-                if isinstance(error, Exception):
-                    raise poisoned from error
-                raise
-            self.last_pause = self.store.runtime.monotonic() - begun
-            self._take(staged)
+            self._swap(target, prepared, staged)
             if self._check == "full":
                 self.verify()
             return staged.info
+
+    def discard(self, staged: Staged) -> None:
+        """Forgets what was staged."""
+        with self._committing:
+            prepared = staged.take()
+            if prepared is not None:
+                self.need_target().discard(prepared)
+
+    def _swap(self, target: Target[Any], prepared: object, staged: Staged) -> None:
+        """Commits; from the first write to the last the target is nobody's version (DS-READ-5)."""
+        before = (self._held, self._info, self._poisoned)
+        begun = self.store.runtime.monotonic()
+        self._hold(None, None, poisoned=True)
+        try:
+            target.commit(prepared)
+        except DeltaStoreError:
+            self._hold(before[0], before[1], poisoned=before[2])
+            raise
+        except Exception as error:
+            what = f"a commit of version {staged.version} broke off: {error!r}"
+            raise self._poison(what) from error
+        self.last_pause = self.store.runtime.monotonic() - begun
+        self._hold(staged.goal, staged.info)
 
     def verify(self) -> None:
         """Checks every byte of the target against the digest of the version that it holds.
@@ -266,9 +287,9 @@ class Consumer:
             self._checked = self.store.runtime.monotonic()
             if self._poisoned:
                 raise self._poison("the weights are no version's since an update broke off or a check failed")
-            if held is None or not target.can_read_old():
+            if held is None:
                 return
-            if target.state(held.schema) != held.state:
+            if not target.intact() or target.state(held.schema) != held.state:
                 raise self._poison(f"the weights are no longer those of version {held.version}")
 
     def _check_in_time(self) -> None:
@@ -284,14 +305,22 @@ class Consumer:
         """Whether nothing of the target would change, whatever the numbers of the versions."""
         return held.same_bits(goal) and (held.files == goal.files or not target.holds_files)
 
-    def _take(self, staged: Staged) -> None:
-        self._held, self._info = staged.goal, staged.info
-        self._poisoned = False
+    def _notice(self) -> None:
+        """Forgets what is held where the target is no longer the memory, or the files, that hold it."""
+        with self._committing:
+            if self._target is not None and not self._target.intact():
+                _log.warning("the target was replaced; looking at it anew")
+                self._hold(None, None, poisoned=self._poisoned)
+                self._looked = False
+
+    def _hold(self, held: Held | None, info: VersionInfo | None, *, poisoned: bool = False) -> None:
+        """What the target holds from now on; whatever was staged before no longer fits."""
+        self._held, self._info, self._poisoned = held, info, poisoned
+        self._epoch += 1
         self._reading.forget()
 
     def _poison(self, what: str) -> Poisoned:
-        self._poisoned = True
-        self._held = self._info = None
+        self._hold(None, None, poisoned=True)
         return Poisoned(what, hint="Do not serve; update() brings the target back from an anchor")
 
     # --- Reading without a target -----------------------------------------------------------------------
@@ -306,7 +335,7 @@ class Consumer:
             names: Only these; fetches only the shards that hold them.
         """
         with self._staging:
-            slot = self._follow() if version is None else self._follower.slot(version, floor=False)
+            slot = self._follow() if version is None else self._follower.slot(version, follow=False)
             found = list(self._reading.tensors(slot, names))
         yield from found
 
@@ -334,7 +363,7 @@ class Consumer:
         """The slot of a version, or the newest one; what is held is forgotten where it is on a lost fork."""
         slot = self._follower.newest() if version is None else self._follower.slot(version)
         if self._follower.take_fork():
-            self._held = self._info = None
+            self._hold(None, None, poisoned=self._poisoned)
         return slot
 
     def need_target(self) -> Target[Any]:
@@ -342,52 +371,6 @@ class Consumer:
         if self._target is None:
             raise UsageError("this consumer has no target", hint="Pass one, or read with tensors()")
         return self._target
-
-
-class Staged:
-    """A version that is ready: fetched, checked and brought to where the weights are.
-
-    Attributes:
-        info: What it is.
-        bytes_fetched: What it took.
-    """
-
-    def __init__(
-        self,
-        consumer: Consumer,
-        info: VersionInfo,
-        goal: Held,
-        *,
-        base: Held | None,
-        prepared: object | None = None,
-        bytes_fetched: int = 0,
-    ) -> None:
-        self._consumer = consumer
-        self.info = info
-        self.goal = goal
-        self.base = base
-        self.prepared = prepared
-        self.bytes_fetched = bytes_fetched
-
-    @property
-    def version(self) -> int:
-        """Its number."""
-        return self.info.version
-
-    def commit(self) -> VersionInfo:
-        """Swaps it in; a second commit, after a lost reply say, does no harm.
-
-        Raises:
-            Conflict: The target has moved to another state meanwhile; nothing was changed.
-            Poisoned: The swap broke off; do not serve.
-        """
-        return self._consumer.commit(self)
-
-    def discard(self) -> None:
-        """Forgets it."""
-        if self.prepared is not None:
-            self._consumer.need_target().discard(self.prepared)
-            self.prepared = None
 
 
 def _target(target: object) -> Target[Any] | None:

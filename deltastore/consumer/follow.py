@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from deltastore.consumer.cache import Cache
-from deltastore.errors import BadRecord, Collected, Diverged, NoSuchVersion, StoreReplaced
+from deltastore.errors import BadRecord, Collected, Diverged, NoSuchVersion, StoreReplaced, UsageError
 from deltastore.protocol import chain
 from deltastore.protocol.identity import CommitMode
 from deltastore.protocol.records import Kind, Slot, Tombstone
@@ -28,6 +28,7 @@ class Follower:
         self._cache = cache
         kept = cache.floor(store.identity.store) if cache is not None else None
         self._floor = max(-1, *(v for v in (kept, min_version) if v is not None), -1)
+        self._least = self._floor
         self._last: Slot | None = None
         self._asked = store.runtime.monotonic()
         self._forked = False
@@ -70,19 +71,36 @@ class Follower:
         self._see(found)
         return found
 
-    def slot(self, version: int, *, floor: bool = True) -> Slot:
+    def slot(self, version: int, *, follow: bool = True) -> Slot:
         """The slot of a version by number.
+
+        Args:
+            version: Which.
+            follow: Whether it is to be held, not only read.
 
         Raises:
             NoSuchVersion: It is not committed.
             Collected: It was collected.
+            UsageError: It is to be held, and below what this reader may go down to.
+            StoreReplaced: It is another record than the one that was seen.
         """
         found = self._store.log.require(version)
         if isinstance(found.record, Tombstone):
             raise Collected(f"version {version} was collected", hint="Take a newer one", version=version)
-        if floor and self._last is not None and version == self._last.version + 1:
-            self._link(self._last, found)
-        if floor and version > self._floor:
+        last = self._last
+        if last is not None and version == last.version and found.sha256 != last.sha256:
+            raise _replaced(version)
+        if not follow:
+            return found
+        if version < self._least:
+            raise UsageError(
+                f"version {version} is below version {self._least}, which may not be left",
+                hint="It is min_version, or what a consumer with this cache has seen",
+                version=version,
+            )
+        if last is not None and version == last.version + 1:
+            self._link(last, found)
+        if version > self._floor:
             self._see(found)
         return found
 
@@ -141,11 +159,7 @@ class Follower:
         stored = self._stored(self._last.version)
         damaged = stored is None and self._store.identity.commit is CommitMode.SINGLE_WRITER
         if stored != self._last.sha256 and not damaged:
-            raise StoreReplaced(
-                f"version {self._last.version} is another record than the one that was read",
-                hint="The log was rewritten; open the store anew if that was meant",
-                version=self._last.version,
-            )
+            raise _replaced(self._last.version)
 
     def _see(self, slot: Slot) -> None:
         self._last = slot if self._last is None or slot.version > self._last.version else self._last
@@ -164,3 +178,11 @@ class Follower:
                 version=version,
                 floor=self._floor,
             )
+
+
+def _replaced(version: int) -> StoreReplaced:
+    return StoreReplaced(
+        f"version {version} is another record than the one that was read",
+        hint="The log was rewritten; open the store anew if that was meant",
+        version=version,
+    )

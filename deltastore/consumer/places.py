@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from deltastore.codec.types import Positions, uint
@@ -14,6 +15,7 @@ from deltastore.protocol.digest import Lanes
 from deltastore.state import Patch
 from deltastore.tensors.convert import is_torch
 from deltastore.tensors.host import HostTensor
+from deltastore.tensors.overlap import Extent, overlaps_itself
 
 if TYPE_CHECKING:
     from deltastore.tensors.convert import Tensor
@@ -36,6 +38,7 @@ class Place(Protocol):
 
     dtype: str
     shape: tuple[int, ...]
+    extent: Extent
 
     def gather(self, positions: Positions) -> Lanes:
         """Lanes at flat positions, as a new array in host memory."""
@@ -77,8 +80,12 @@ class ArrayPlace:
     def __init__(self, name: str, dtype: str, shape: tuple[int, ...], lanes: NDArray[Any]) -> None:
         if not lanes.flags.writeable:
             raise Unsupported(f"tensor {name!r} is read-only", hint="Pass a writable array", tensor=name)
+        if overlaps_itself(lanes.shape, [stride // lanes.itemsize for stride in lanes.strides]):
+            raise Unsupported(f"tensor {name!r} overlaps itself", hint="Pass a copy", tensor=name)
         self.dtype = dtype
         self.shape = shape
+        low, high = byte_bounds(lanes)
+        self.extent = Extent(name, "cpu", low, high, lanes)
         self._flat: Any = lanes.reshape(-1) if lanes.flags.c_contiguous else lanes.flat
 
     def gather(self, positions: Positions) -> Lanes:

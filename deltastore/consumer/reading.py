@@ -98,13 +98,14 @@ class Reading:
             NoPath: Every way there is missing or damaged.
         """
         starts: set[Base] = set()
-        if held is not None and reader is not None and held.schema.sha256 == schema.sha256:
+        usable = held is not None and (held.version < slot.version or held.state == slot.record.state)
+        if usable and held is not None and reader is not None and held.schema.sha256 == schema.sha256:
             starts.add(held.version)
             if held.version == 0:
                 starts.add("external")
         base = Start(schema, None if "external" in starts else self._external())
         starts |= base.held
-        replay = Replay(schema, self._fetch, self._workers)
+        replay = Replay(schema, slot.record.state, self._fetch, self._workers)
 
         def run(chosen: Plan) -> Mapping[str, Patch]:
             self._begun, self._goal = self.fetched, chosen.size

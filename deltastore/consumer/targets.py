@@ -21,6 +21,7 @@ from deltastore.state import Patch, digest_of
 from deltastore.store import Store, VersionInfo
 from deltastore.tensors.convert import memory_of, pairs
 from deltastore.tensors.names import DDP, clean
+from deltastore.tensors.overlap import refuse_overlaps
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from deltastore.tensors.convert import Tensor
 
 P = TypeVar("P")
+Binding = dict[str, list[Place]]
+"""Where each tensor that owns its storage lies; more than one place where a tie is not one in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,13 @@ class Target(Protocol[P]):
 
         Raises:
             SchemaMismatch: They do not; the message lists what is missing, extra or different.
+        """
+        ...
+
+    def intact(self) -> bool:
+        """Whether it is still the memory, or the files, that it was at the last call.
+
+        After a False it goes on with what is there now, of which nothing is known.
         """
         ...
 
@@ -109,53 +119,51 @@ class TensorsTarget:
     holds_files: Final = False
 
     def __init__(self, tensors: torch.nn.Module | Mapping[str, Tensor]) -> None:
-        named = list(pairs(tensors))
-        names = clean([name for name, _ in named])
+        self._source = tensors
         self._places: dict[str, Place] = {}
+        self._layout: list[object] = []
+        self._bindings: dict[str, Binding] = {}
+        self._bound: Binding = {}
+        self._open()
+
+    def intact(self) -> bool:
+        """Whether all tensors lie where they did: `.data =`, `.to()` and `assign=` replace them."""
+        if self._fingerprint() == self._layout:
+            return True
+        self._open()
+        return False
+
+    def _fingerprint(self) -> list[object]:
+        return [(n, type(t), str(t.dtype), tuple(t.shape), memory_of(t)) for n, t in pairs(self._source)]
+
+    def _open(self) -> None:
+        """Finds out where each tensor lies; the same memory under two names is one place."""
+        named = list(pairs(self._source))
+        places: dict[str, Place] = {}
         memories: dict[object, Place] = {}
-        for name, (raw, tensor) in zip(names, named, strict=True):
-            if name in self._places:
+        for name, (raw, tensor) in zip(clean([name for name, _ in named]), named, strict=True):
+            if name in places:
                 raise SchemaMismatch(
                     f"two tensors are called {name!r} once wrappers are taken off", tensor=raw
                 )
             memory = memory_of(tensor)
             place = memories.get(memory) if memory is not None else None
-            self._places[name] = place or place_of(name, tensor)
+            places[name] = place or place_of(name, tensor)
             if memory is not None:
-                memories[memory] = self._places[name]
-        self._bound: dict[str, list[Place]] = {}
+                memories[memory] = places[name]
+        refuse_overlaps(place.extent for place in {id(p): p for p in places.values()}.values())
+        self._places, self._layout = places, self._fingerprint()
+        self._bindings, self._bound = {}, {}
 
     def bind(self, schema: Schema) -> None:
         """Maps each tensor of the schema to the memory that holds it, ties included."""
-        bound: dict[str, list[Place]] = {}
-        users: dict[int, str] = {}
-        named = self._places
-        if not any(name in schema for name in named) and all(DDP + name in schema for name in named):
-            # A model whose only child is really called `module`, as its checkpoint says.
-            named = {DDP + name: place for name, place in named.items()}
-        wanted = {id(place) for name, place in named.items() if name in schema}
-        problems = [
-            f"extra {name!r}"
-            for name, place in named.items()
-            if name not in schema and id(place) not in wanted
-        ]
-        for tensor in schema.tensors:
-            owner = tensor.alias_of or tensor.name
-            place = named.get(tensor.name)
-            if place is None:
-                continue
-            if (place.dtype, place.shape) != (tensor.dtype, tensor.shape):
-                here, there = f"{place.dtype}{list(place.shape)}", f"{tensor.dtype}{list(tensor.shape)}"
-                problems.append(f"{tensor.name!r} is {here}, not {there}")
-            if users.setdefault(id(place), owner) != owner:
-                problems.append(f"{tensor.name!r} shares memory with {users[id(place)]!r} only here")
-            places = bound.setdefault(owner, [])
-            if all(place is not other for other in places):
-                places.append(place)
-        problems += [f"missing {tensor.name!r}" for tensor in schema.owners if tensor.name not in bound]
-        if problems:
-            raise _does_not_fit(problems)
-        self._bound = bound
+        self._bound = self._binding(schema)
+
+    def _binding(self, schema: Schema) -> Binding:
+        known = self._bindings.get(schema.sha256)
+        if known is None:
+            known = self._bindings[schema.sha256] = _bind(self._places, schema)
+        return known
 
     def can_read_old(self) -> bool:
         """Always: the weights are what is served."""
@@ -171,13 +179,14 @@ class TensorsTarget:
 
     def state(self, schema: Schema) -> int | None:
         """The digest of every byte; None if tied tensors that have memory of their own differ."""
+        binding = self._binding(schema)
         for tensor in schema.owners:
-            first, *others = self._bound[tensor.name]
+            first, *others = binding[tensor.name]
             if others:
                 held = first.read(0, tensor.lanes)
                 if any(not np.array_equal(held, place.read(0, tensor.lanes)) for place in others):
                     return None
-        return digest_of(self, schema)
+        return digest_of(_Bound(binding), schema)
 
     def hint(self) -> int | None:
         """Memory does not say."""
@@ -203,6 +212,49 @@ class TensorsTarget:
 
     def discard(self, staged: list[Write]) -> None:
         """Nothing is outside of `staged`."""
+
+
+class _Bound:
+    """The memory behind one schema, as a reader."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+
+    def gather(self, name: str, positions: Positions) -> Lanes:
+        return self._binding[name][0].gather(positions)
+
+    def read(self, name: str, start: int, stop: int) -> Lanes:
+        return self._binding[name][0].read(start, stop)
+
+
+def _bind(named: Mapping[str, Place], schema: Schema) -> Binding:
+    """The places of each tensor that owns its storage; whatever does not fit is refused with a list."""
+    bound: Binding = {}
+    users: dict[int, str] = {}
+    if not any(name in schema for name in named) and all(DDP + name in schema for name in named):
+        # A model whose only child is really called `module`, as its checkpoint says.
+        named = {DDP + name: place for name, place in named.items()}
+    wanted = {id(place) for name, place in named.items() if name in schema}
+    problems = [
+        f"extra {name!r}" for name, place in named.items() if name not in schema and id(place) not in wanted
+    ]
+    for tensor in schema.tensors:
+        owner = tensor.alias_of or tensor.name
+        place = named.get(tensor.name)
+        if place is None:
+            continue
+        if (place.dtype, place.shape) != (tensor.dtype, tensor.shape):
+            here, there = f"{place.dtype}{list(place.shape)}", f"{tensor.dtype}{list(tensor.shape)}"
+            problems.append(f"{tensor.name!r} is {here}, not {there}")
+        if users.setdefault(id(place), owner) != owner:
+            problems.append(f"{tensor.name!r} shares memory with {users[id(place)]!r} only here")
+        places = bound.setdefault(owner, [])
+        if all(place is not other for other in places):
+            places.append(place)
+    problems += [f"missing {tensor.name!r}" for tensor in schema.owners if tensor.name not in bound]
+    if problems:
+        raise _does_not_fit(problems)
+    return bound
 
 
 def _does_not_fit(problems: Iterable[str]) -> SchemaMismatch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -14,6 +13,7 @@ from deltastore.errors import Unsupported
 from deltastore.protocol.digest import Lanes
 from deltastore.state import Patch
 from deltastore.tensors import torch as adapter
+from deltastore.tensors.overlap import Extent, overlaps_itself
 
 _SWAP = 1 << 20
 """Elements that a whole tensor is swapped by, so that undoing needs no second copy of it."""
@@ -25,7 +25,7 @@ class TorchPlace:
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         self.dtype = adapter.dtype_of(name, tensor)
         self.shape = adapter.shape_of(tensor)
-        if tensor.is_conj() or tensor.is_neg() or any(s == 0 < n - 1 for s, n in _strides(tensor)):
+        if tensor.is_conj() or tensor.is_neg() or overlaps_itself(tensor.shape, tensor.stride()):
             raise Unsupported(
                 f"tensor {name!r} is a view that cannot be written to bit by bit",
                 hint="Pass the tensor that it is a view of, or a copy",
@@ -35,6 +35,7 @@ class TorchPlace:
         with self.mode():
             self._bits = adapter.bits(tensor.detach())
             self._flat = self._bits.view(-1) if self._bits.is_contiguous() else None
+        self.extent = _extent(name, self._bits)
 
     def gather(self, positions: Positions) -> Lanes:
         """Lanes at flat positions, as a new array in host memory."""
@@ -75,8 +76,11 @@ class TorchPlace:
         return torch.inference_mode(self._inference)
 
 
-def _strides(tensor: torch.Tensor) -> Iterable[tuple[int, int]]:
-    return zip(tensor.stride(), tensor.shape, strict=True)
+def _extent(name: str, bits: torch.Tensor) -> Extent:
+    reach = sum(stride * (size - 1) for stride, size in zip(bits.stride(), bits.shape, strict=True))
+    start, size = bits.data_ptr(), bits.element_size()
+    stop = start + (reach + 1) * size if bits.numel() else start
+    return Extent(name, str(bits.device), start, stop, bits.numpy() if bits.device.type == "cpu" else None)
 
 
 class _Scatter:

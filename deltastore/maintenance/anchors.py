@@ -68,7 +68,7 @@ class _Builder:
         self._schema = start.schema
         self._codec = codec
         self._start = start
-        self._replay = Replay(start.schema, shard_fetcher(store), workers)
+        self._replay = Replay(start.schema, target.record.state, shard_fetcher(store), workers)
         self._avoid: set[Edge] = set()
         self._plan: Plan | None = None
         self._names: Collection[str] = ()

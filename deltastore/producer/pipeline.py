@@ -1,12 +1,14 @@
 """Behind a publish (spec, Writing): encode, check and upload shards side by side, then commit in order.
 
 The queue is bounded and blocks. A transient error is tried again with the same bytes for as long as the
-producer is open; any other error breaks the pipeline, and what waited in it fails.
+producer is open; any other error breaks the pipeline, and what waited in it fails. An interrupt of `submit`
+closes the pipeline for new jobs only: whatever it left half done, nothing is built on it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -109,6 +111,8 @@ class Pipeline:
         self._term = term
         self._committed = committed
         self._error: BaseException | None = None
+        self._stopped: BaseException | None = None
+        self._process = os.getpid()
         self._closing = threading.Event()
         self._last: Job | None = None
         self._inline = workers.threads == 0
@@ -124,20 +128,35 @@ class Pipeline:
         """What broke the pipeline."""
         return self._error
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a copy in a forked process, which has none of the threads."""
+        return os.getpid() != self._process
+
     def check(self) -> None:
-        """Raises if the pipeline is broken.
+        """Raises if nothing more can be published.
 
         Raises:
             Fenced: Another producer took over.
-            Broken: Anything else stopped it.
+            Broken: Anything else stopped it, or it belongs to the process that this one was forked from.
         """
+        if self.forked:
+            raise Broken(
+                "this producer belongs to the process that this one was forked from",
+                hint="Publish there, or open a new producer here",
+            )
         if isinstance(self._error, Fenced):
             raise self._error
-        if self._error is not None:
+        error = self._error or self._stopped
+        if error is not None:
             raise Broken(
-                f"this producer stopped: {self._error}",
+                f"this producer stopped: {str(error) or type(error).__name__}",
                 hint="Close it and open a new one; training weights are not touched",
-            ) from self._error
+            ) from error
+
+    def stop(self, error: BaseException) -> None:
+        """Takes no more jobs; what is queued already is still committed."""
+        self._stopped = self._stopped or error
 
     def wait_encoded(self) -> None:
         """Waits until the base may move: nothing that is encoded from it is unfinished."""
@@ -150,21 +169,34 @@ class Pipeline:
         Raises:
             Broken: The pipeline is broken; the job was not taken.
         """
-        if self._inline:
-            self.check()
-            self._last = job
-            self._finish(job, [partial(self._make, make) for make in job.makes])
+        try:
+            if self._inline:
+                self.check()
+                self._finish(job, [partial(self._make, make) for make in job.makes])
+                job.encoded.set()
+                if self._error is not None and not isinstance(self._error, Exception):
+                    raise self._error
+            else:
+                self._enqueue(job)
+        except BaseException as error:
+            # An interrupt may come between any two steps: stopped first, nobody waits for ever for the rest.
+            self.stop(error)
             job.encoded.set()
-            if self._error is not None and not isinstance(self._error, Exception):
-                raise self._error
-            return
+            raise
+
+    def _enqueue(self, job: Job) -> None:
         while not self._room.acquire(timeout=_PAUSE):
             self.check()
-        self.check()
-        self._last = job
-        left = _Countdown(len(job.makes), job.encoded.set)
-        futures = [self._pool.submit(self._make, make, left) for make in job.makes]
+        try:
+            self.check()
+            left = _Countdown(len(job.makes), job.encoded.set)
+            futures = [self._pool.submit(self._make, make, left) for make in job.makes]
+        except BaseException:
+            self._room.release()
+            raise
+        # From here on it is the committing thread's, which makes room again.
         self._jobs.put((job, futures))
+        self._last = job
 
     def close(self, timeout: float | None) -> None:
         """Drains the queue and stops; what is not committed after `timeout` seconds fails."""
@@ -184,7 +216,8 @@ class Pipeline:
 
     def _finish(self, job: Job, shards: Sequence[Callable[[], Shard]]) -> None:
         try:
-            self.check()
+            if self._error is not None:
+                self.check()
             made = [shard() for shard in shards]
             content = job.content(made)
             slot = self._patiently(lambda: self._term.commit(content))
