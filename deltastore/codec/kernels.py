@@ -60,7 +60,9 @@ def diff(spec: SliceSpec, base: Lanes, new: Lanes) -> Diff:
     positions = hits[row] * per_word + column
     whole = None
     if positions.size and positions.size * _DENSE >= spec.lanes:
-        whole = new.copy()
+        # Not `new.copy()`: whoever writes to `new` meanwhile must not make it differ from `after`.
+        whole = base.copy()
+        whole[positions] = after[flat]
         whole.flags.writeable = False
     result = Diff(spec, positions, before[flat], after[flat], delta, whole)
     base[positions] = result.new

@@ -13,6 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -117,7 +118,10 @@ class Pipeline:
         self._last: Job | None = None
         self._inline = workers.threads == 0
         if not self._inline:
-            self._room = threading.Semaphore(depth)
+            # Tokens in a queue, not a semaphore: an interrupt cannot leave a lock of its behind.
+            self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+            for _ in range(depth):
+                self._room.put(None)
             self._jobs: queue.SimpleQueue[tuple[Job, list[Future[Shard]]] | None] = queue.SimpleQueue()
             self._pool = ThreadPoolExecutor(workers.threads, thread_name_prefix="deltastore-shard")
             self._thread = threading.Thread(target=self._run, name="deltastore-commit", daemon=True)
@@ -185,14 +189,17 @@ class Pipeline:
             raise
 
     def _enqueue(self, job: Job) -> None:
-        while not self._room.acquire(timeout=_PAUSE):
+        while True:
             self.check()
+            with suppress(queue.Empty):
+                self._room.get(timeout=_PAUSE)
+                break
         try:
             self.check()
             left = _Countdown(len(job.makes), job.encoded.set)
             futures = [self._pool.submit(self._make, make, left) for make in job.makes]
         except BaseException:
-            self._room.release()
+            self._room.put(None)
             raise
         # From here on it is the committing thread's, which makes room again.
         self._jobs.put((job, futures))
@@ -212,7 +219,7 @@ class Pipeline:
         while (item := self._jobs.get()) is not None:
             job, futures = item
             self._finish(job, [future.result for future in futures])
-            self._room.release()
+            self._room.put(None)
 
     def _finish(self, job: Job, shards: Sequence[Callable[[], Shard]]) -> None:
         try:

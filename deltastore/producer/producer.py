@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -156,7 +157,9 @@ class Producer:
             if partial and new_schema:
                 hint = "A new schema needs all of its tensors"
                 raise UsageError("partial and new_schema do not go together", hint=hint)
-            term = self._begin()
+            if self._term is None and partial and self._external is None:
+                self._check_part(self._store.log.newest_number() is not None)
+            term = self._begin(weights)
             if self._snapshot is None:
                 return self._first(term, weights, saying, partial=partial, new_schema=new_schema)
             if new_schema:
@@ -171,7 +174,7 @@ class Producer:
         """Publishes an anchor-only version, which depends on nothing before it; else like `publish`."""
         with self._lock:
             saying = self._ready(step, user)
-            term = self._begin()
+            term = self._begin(weights)
             if self._snapshot is not None:
                 return self._anchor(self._intake.whole(weights, self._snapshot.base.schema), saying)
             self._load_files(term)
@@ -186,6 +189,8 @@ class Producer:
         Args:
             timeout: Seconds after which what is not committed fails; None waits as long as it takes.
         """
+        if self._pipeline is not None and self._pipeline.forked:
+            return  # The producer of the parent process goes on.
         with self._lock:
             if self._closed:
                 return
@@ -215,19 +220,21 @@ class Producer:
             self._pipeline.wait_encoded()
         return Saying.of(step, user, last=self._step)
 
-    def _begin(self) -> Term:
-        """Claims the log, once."""
+    def _begin(self, weights: Weights) -> Term:
+        """Claims the log, once, unless it can be seen that the weights have names that no schema holds."""
         if self._term is not None:
             return self._term
+        self._intake.check_names(weights)
         genesis = None
         if self._external is not None and self._store.log.newest_number() is None:
             genesis = self._external.genesis(self._store, self._external.state())
-        self._term = Term.begin(self._store, takeover=self._takeover, process=self._process, genesis=genesis)
-        self._queued = self._term.next_version - 1
+        term = Term.begin(self._store, takeover=self._takeover, process=self._process, genesis=genesis)
+        self._queued = term.next_version - 1
         self._pipeline = Pipeline(
-            self._store, self._term, workers=self._workers, depth=self._depth, committed=self._committed
+            self._store, term, workers=self._workers, depth=self._depth, committed=self._committed
         )
-        return self._term
+        self._term = term
+        return term
 
     def _first(
         self, term: Term, weights: Weights, saying: Saying, *, partial: bool, new_schema: bool
@@ -236,6 +243,7 @@ class Producer:
         self._load_files(term)
         head = term.last
         if head is None or head.record.schema is None or head.record.state is None:
+            self._check_part(not partial)
             return self._anchor(self._intake.collect(weights), saying)
         schema = self._store.schema(head.record.schema)
         tensors: Iterable[tuple[TensorSpec, HostTensor]]
@@ -279,6 +287,12 @@ class Producer:
         self._snapshot = Snapshot(found.base, descriptor, state, shard_bytes=self._shard_bytes)
         return self._delta(term, tensors if found.candidate is None else _owned(found.candidate), saying)
 
+    @staticmethod
+    def _check_part(whole: bool) -> None:
+        if not whole:
+            hint = "Publish all tensors once; parts can follow"
+            raise UsageError("partial=True, but there are no weights yet to be a part of", hint=hint)
+
     def _load_files(self, term: Term) -> None:
         known = term.before.files if isinstance(term.before, VersionRecord) else {}
         given = self._given_files
@@ -292,14 +306,15 @@ class Producer:
         """A version that follows from the one before it."""
         snapshot = _given(self._snapshot)
         before, base = snapshot.state, self._before(term)
-        move = snapshot.move(tensors, self._intake.check_finite)
-        try:
-            makes = snapshot.deltas(move, self._making)
-            return self._submit(makes, saying, base=base, base_state=before)
-        except BaseException:
-            move.undo()
-            snapshot.state = before
-            raise
+        with self._moving():
+            move = snapshot.move(tensors, self._intake.check_finite)
+            try:
+                makes = snapshot.deltas(move, self._making)
+                return self._submit(makes, saying, base=base, base_state=before)
+            except BaseException:
+                move.undo()
+                snapshot.state = before
+                raise
 
     def _anchor(self, state: HostState, saying: Saying) -> Publication:
         """A version that depends on nothing; its shards are encoded from the base, which waits for them."""
@@ -308,12 +323,24 @@ class Producer:
             schema = known.schema
         else:
             schema = self._store.put_object(state.schema.data)
-        self._snapshot = Snapshot(state, schema, state.digest(), shard_bytes=self._shard_bytes)
-        makes = self._snapshot.anchors(self._making)
+        with self._moving():
+            try:
+                self._snapshot = Snapshot(state, schema, state.digest(), shard_bytes=self._shard_bytes)
+                makes = self._snapshot.anchors(self._making)
+                return self._submit(makes, saying, base="none", base_state=None)
+            except BaseException:
+                self._snapshot = known
+                raise
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """While the base moves: after an interrupt it is not known how far, and nothing is built on it."""
         try:
-            return self._submit(makes, saying, base="none", base_state=None)
-        except BaseException:
-            self._snapshot = known
+            yield
+        except Exception:
+            raise
+        except BaseException as error:
+            _given(self._pipeline).stop(error)
             raise
 
     def _before(self, term: Term) -> Base:

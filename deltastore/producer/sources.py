@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from deltastore.errors import NonFinite, SchemaMismatch, Unsupported
+from deltastore.protocol import limits
 from deltastore.protocol.digest import Lanes
-from deltastore.protocol.schema import Schema, TensorSpec
+from deltastore.protocol.schema import METADATA, Schema, TensorSpec
 from deltastore.state import HostState
 from deltastore.tensors.convert import memory_of, pairs, private, stable, to_host
 from deltastore.tensors.host import HostTensor, all_finite
@@ -46,7 +47,7 @@ class Intake:
 
         Raises:
             NonFinite: A tensor holds NaN or infinity.
-            SchemaMismatch: Two tensors have one name, or there are none.
+            SchemaMismatch: Two tensors have one name, or one that cannot be stored, or there are none.
             Unsupported: A dtype that safetensors does not have, or that a tensor cannot be cast to.
         """
         specs: dict[str, TensorSpec] = {}
@@ -54,9 +55,7 @@ class Intake:
         owners: dict[object, str] = {}
         keep = stable(weights)
         named = [(name, tensor if keep else private(tensor)) for name, tensor in pairs(weights)]
-        cleaned = clean([name for name, _ in named])
-        for inner, (_, tensor) in zip(cleaned, named, strict=True):
-            name = self.export(inner) if self.export else inner
+        for name, (_, tensor) in zip(self._names([name for name, _ in named]), named, strict=True):
             if name is None:
                 continue
             if name in specs:
@@ -79,6 +78,26 @@ class Intake:
                 "there are no tensors to publish", hint="Is it an iterator that was used before?"
             )
         return HostState(Schema.of(specs.values()), lanes)
+
+    def check_names(self, weights: Weights) -> None:
+        """Refuses names that cannot be stored, where they can be seen without draining an iterator.
+
+        Raises:
+            SchemaMismatch: A tensor has such a name.
+        """
+        if stable(weights):
+            self._names([name for name, _ in pairs(weights)])
+
+    def _names(self, raw: list[str]) -> list[str | None]:
+        """The names that a whole model is stored under."""
+        for name in raw:
+            if not isinstance(name, str):
+                raise _unstorable(name)
+        names = [self.export(name) if self.export else name for name in clean(raw)]
+        for stored in names:
+            if stored is not None and not _storable(stored):
+                raise _unstorable(stored)
+        return names
 
     def whole(self, weights: Weights, schema: Schema) -> HostState:
         """A private copy of all weights, as `schema` has them; errors as `collect` and `conform`."""
@@ -158,6 +177,23 @@ class Intake:
             inner = name.removeprefix(DDP)
             return self.export(inner) if self.export else inner
         return exported
+
+
+def _storable(name: object) -> bool:
+    try:
+        return (
+            isinstance(name, str) and name != METADATA and 0 < len(name.encode()) <= limits.NAME_BYTES
+        )
+    except UnicodeEncodeError:
+        return False
+
+
+def _unstorable(name: object) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"{ascii(name)[:80]} cannot be the name of a tensor",
+        hint=f"Names are text of 1 to {limits.NAME_BYTES} bytes, and not {METADATA}; export= maps them",
+        tensor=ascii(name)[:80],
+    )
 
 
 def _settle(

@@ -97,6 +97,8 @@ class Term:
                     term=newest.record.term,
                 )
         claim = _claim(store, newest, genesis)
+        # Before the claim too: if that lands and its reply is lost, this process can still claim again.
+        write_status(store, claim.term, process, closed=False)
         try:
             _, slot = store.log.commit(claim, before=newest)
         except Conflict as error:
@@ -251,4 +253,6 @@ def _last_readable(store: Store, version: int) -> tuple[int, VersionRecord | Non
 
 
 def _milliseconds(store: Store) -> int:
-    return max(0, int(store.runtime.now() * 1000))
+    """The time as records hold it, whatever the clock says: nobody decides anything by it."""
+    now = store.runtime.now() * 1000
+    return int(min(now, limits.MAX_INT)) if now > 0 else 0

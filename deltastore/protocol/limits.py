@@ -8,17 +8,17 @@ MAX_INT: Final = 2**53 - 1
 """Versions, steps, terms, sizes and counts: what every JSON and JavaScript number can hold."""
 
 STORE_BYTES: Final = 64 * 1024
-RECORD_BYTES: Final = 16 * 1024 * 1024
-SCHEMA_BYTES: Final = 64 * 1024 * 1024
-HEADER_BYTES: Final = 64 * 1024 * 1024
+RECORD_BYTES: Final = 4 * 1024 * 1024
+SCHEMA_BYTES: Final = 16 * 1024 * 1024
+HEADER_BYTES: Final = 16 * 1024 * 1024
 SIDE_FILE_BYTES: Final = 1024 * 1024 * 1024
 SHARD_BYTES: Final = 5 * 1024**3
 KEY_BYTES: Final = 512
 NAME_BYTES: Final = 1024
 USER_BYTES: Final = 64 * 1024
-TENSORS: Final = 1_000_000
+TENSORS: Final = 200_000
 DIMENSIONS: Final = 64
-SHARDS_PER_EDGE: Final = 65_536
+SHARDS_PER_EDGE: Final = 16_384
 EDGES_PER_RECORD: Final = 16
 SLICES_PER_SHARD: Final = 1_000_000
 FILES: Final = 4096

@@ -6,10 +6,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from deltastore.errors import BadRecord, LimitExceeded, Unsupported
 from deltastore.protocol import dtypes, limits
 from deltastore.protocol.wire import pack, sha256, unpack
+
+METADATA: Final = "__metadata__"
+"""What files of safetensors keep for themselves; no tensor is called so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Schema:
     Raises:
         BadRecord: Order, names, dtypes, shapes or ties break a rule of the spec.
         LimitExceeded: Too many tensors or dimensions.
-        Unsupported: Packed elements that do not fill whole bytes.
+        Unsupported: Packed elements that do not fill whole bytes, or a tensor called `__metadata__`.
     """
 
     tensors: tuple[TensorSpec, ...]
@@ -133,6 +137,12 @@ def _check(tensors: tuple[TensorSpec, ...], index: dict[str, int]) -> None:
                 tensor=tensor.name[:80],
             )
         before = name
+        if tensor.name == METADATA:
+            raise Unsupported(
+                f"a tensor is called {METADATA}, which safetensors keeps for itself",
+                hint="Rename it",
+                tensor=METADATA,
+            )
         _check_shape(tensor)
         if tensor.alias_of is not None:
             _check_alias(tensor, tensors, index)

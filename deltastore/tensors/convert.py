@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import ItemsView, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -18,17 +18,27 @@ if TYPE_CHECKING:
     Tensor = torch.Tensor | NDArray[Any] | HostTensor
     Weights = torch.nn.Module | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
+_DICT_ITEMS = type({}.items())
+
 
 def is_module(value: object) -> TypeGuard[torch.nn.Module]:
     """Whether it is a torch module."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
+    return _is(value, getattr(_torch(), "nn", None), "Module")
 
 
 def is_torch(value: object) -> TypeGuard[torch.Tensor]:
     """Whether it is a torch tensor."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    return _is(value, _torch(), "Tensor")
+
+
+def _torch() -> object:
+    return sys.modules.get("torch")
+
+
+def _is(value: object, module: object, name: str) -> bool:
+    """Where the class is not there yet, because another thread is importing torch, nothing is one."""
+    kind = getattr(module, name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
 
 
 def pairs(weights: Weights) -> Iterator[tuple[str, Tensor]]:
@@ -42,8 +52,11 @@ def pairs(weights: Weights) -> Iterator[tuple[str, Tensor]]:
 
 
 def stable(weights: Weights) -> bool:
-    """Whether all tensors live at once, so that shared memory is a tie; an iterator may reuse it."""
-    return is_module(weights) or isinstance(weights, Mapping | ItemsView | list | tuple)
+    """Whether all tensors live at once, so that shared memory is a tie.
+
+    An iterator may reuse it, and so may a mapping or view that makes its tensors when it is asked.
+    """
+    return is_module(weights) or isinstance(weights, dict | _DICT_ITEMS | list | tuple)
 
 
 def private(tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -33,6 +34,7 @@ from deltastore.errors import (
     Broken,
     Conflict,
     Fenced,
+    NoPath,
     NoSpace,
     OutcomeUnknown,
     TakeoverRefused,
@@ -43,6 +45,7 @@ from deltastore.errors import (
 from deltastore.parallel import Workers
 from deltastore.producer.holder import Process
 from deltastore.protocol import keys
+from deltastore.runtime import Runtime
 from deltastore.testing import CrashNow, Fault, FaultBackend, Operation
 
 Plan = Callable[[Operation], Fault | None]
@@ -292,8 +295,6 @@ def test_a_wrong_anchor_never_gets_into_the_log(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_wrong_delta_without_the_check_is_found_by_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deltastore.errors import NoPath
-
     store = new_store()
     state = {"w": torch.arange(4096, dtype=torch.float32)}
     target = {"w": torch.zeros(4096)}
@@ -450,8 +451,6 @@ def test_a_store_that_cannot_be_committed_to_is_refused() -> None:
 
 def test_a_retry_policy_is_followed_before_the_producers_own_patience() -> None:
     slept: list[float] = []
-    from deltastore.runtime import Runtime
-
     left = [3]
 
     def plan(operation: Operation) -> Fault | None:
@@ -468,3 +467,25 @@ def test_a_retry_policy_is_followed_before_the_producers_own_patience() -> None:
     with producer(store) as out:
         out.publish(small(), step=0).result(0)
     assert len(slept) == 3
+
+
+def test_a_publish_that_fails_before_it_is_queued_leaves_the_base_as_it_was() -> None:
+    refuse = [False]
+
+    def random_bytes(count: int) -> bytes:
+        if refuse[0]:
+            raise OSError("no entropy")
+        return os.urandom(count)
+
+    backend = MemoryBackend()
+    new_store(backend)
+    store = Store.open(backend, retry=NO_RETRY, runtime=Runtime(random_bytes=random_bytes))
+    with producer(store) as out:
+        out.publish(small(), step=0)
+        refuse[0] = True
+        with pytest.raises(OSError, match="no entropy"):
+            out.publish(stepped(small(), 1), step=1)
+        refuse[0] = False
+        third = {**small(), "norm": stepped(small(), 1)["norm"]}
+        out.publish(third, step=2)
+    assert read(store) == all_bits(third)

@@ -13,13 +13,16 @@ from term_samples import LOG, ME, YOU, Storage, begin, content, holding, opened,
 
 from deltastore.errors import (
     BadRecord,
+    OutcomeUnknown,
     TakeoverRefused,
+    Unavailable,
     UnknownFeature,
     Unsupported,
 )
 from deltastore.producer.holder import Process, write_status
 from deltastore.protocol import keys
 from deltastore.protocol.features import Requires
+from deltastore.testing import Fault, FaultBackend, Operation
 
 # --- Who may take over ----------------------------------------------------------------------------------
 
@@ -46,6 +49,25 @@ def test_a_young_log_of_a_writer_elsewhere_is_not_claimed_unasked() -> None:
     storage = owned()
     refused(storage)
     assert begin(storage, takeover=True).number == 2
+
+
+@pytest.mark.req("DS-CLAIM-3")
+def test_a_claim_whose_reply_was_lost_does_not_lock_its_own_process_out() -> None:
+    storage = holding([])
+    silent = [True]
+
+    def lost(op: Operation) -> Fault | None:
+        if op.key.startswith("versions/") and op.name == "put_if_absent" and silent[0]:
+            return Fault(after=Unavailable("no reply"))
+        if op.key == keys.version(0) and op.name == "get" and silent[0]:
+            return Fault(before=Unavailable("no reply"))
+        return None
+
+    faulty = FaultBackend(storage, lost)
+    with pytest.raises(OutcomeUnknown):
+        begin(faulty, takeover=False)
+    silent[0] = False
+    assert begin(faulty, takeover=False).number == 2
 
 
 @pytest.mark.req("DS-CLAIM-3")

@@ -99,7 +99,8 @@ def test_a_claim_comes_before_anything_else_of_the_writer() -> None:
     faulty = FaultBackend(holding(LOG))
     begin(faulty)
     writes = [op.key for op in faulty.operations if op.name.startswith("put")]
-    assert writes == [keys.status("clock"), keys.version(5), keys.status("producer-3")]
+    own = keys.status("producer-3")
+    assert writes == [keys.status("clock"), own, keys.version(5), own]
 
 
 @pytest.mark.req("DS-COMMIT-5", "DS-CLAIM-2")
