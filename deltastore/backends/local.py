@@ -3,6 +3,9 @@
 It is written and synced beside its place, then renamed or linked into it, and the directory is synced:
 no reader, crash or full disk ever shows a part of one, and what has returned is durable. A temporary
 file that a crash left behind is in nobody's way; it may be deleted once it is older than the grace.
+
+Directly under the root, a link to a directory is as good as one, so that `objects` may be on another disk.
+Any other link, and whatever else is no regular file, is not an object, and listings leave it out.
 """
 
 from __future__ import annotations
@@ -140,7 +143,10 @@ class LocalBackend:
 
     def _walk(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         with map_errors(prefix or str(self._root)):
-            names = _scan(self._root / prefix)
+            top = self._root / prefix.partition("/")[0]
+            if prefix and top.is_symlink():
+                _check_link(top)
+            names = _scan(self._root / prefix, links=not prefix)
         # "/" sorts among the characters of names ("a-b" < "a/b" < "a0"): directories carry theirs.
         for name in sorted(names):
             key = prefix + name
@@ -152,7 +158,8 @@ class LocalBackend:
             elif key > start_after:
                 info = None
                 with map_errors(key), suppress(FileNotFoundError, NotADirectoryError):
-                    info = _info(key, _regular(key, (self._root / key).lstat()))
+                    found = (self._root / key).lstat()
+                    info = _info(key, found) if stat.S_ISREG(found.st_mode) else None
                 if info:
                     yield info
 
@@ -259,8 +266,20 @@ def _is_key(text: str) -> bool:
     return True
 
 
-def _scan(directory: Path) -> set[str]:
-    """Names in a directory that may be keys, those of directories with a slash behind them.
+def _check_link(path: Path) -> None:
+    """A link of the operator's to a disk that is not there must not look like an empty store."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise Unsupported(
+            f"{path} is a link to nothing", hint="Mount what it points to, or remove it", key=path.name
+        ) from None
+
+
+def _scan(directory: Path, *, links: bool) -> set[str]:
+    """Names of regular files in a directory, and of directories with a slash behind them.
+
+    With `links`, links to directories are directories, and a dangling one is an error.
 
     A rename over a file while the directory is being read can hide that file (seen on tmpfs; POSIX
     allows it). It takes another one in the next scan to hide it again, so scan until one adds nothing.
@@ -268,19 +287,24 @@ def _scan(directory: Path) -> set[str]:
     names: set[str] = set()
     for _ in range(_SCANS):
         before = len(names)
-        names |= _scan_once(directory)
+        names |= _scan_once(directory, links=links)
         if len(names) == before:
             break
     return names
 
 
-def _scan_once(directory: Path) -> set[str]:
+def _scan_once(directory: Path, *, links: bool) -> set[str]:
     names = set()
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            names.add(f"{entry.name}/" if entry.is_dir() else entry.name)
+            if links and entry.is_symlink():
+                _check_link(Path(entry.path))
+            if entry.is_dir(follow_symlinks=links):
+                names.add(f"{entry.name}/")
+            elif entry.is_file(follow_symlinks=False):
+                names.add(entry.name)
     return names
 
 

@@ -1,6 +1,7 @@
 """Fetched objects on disk, shared by the consumers of a host: one download, checked by XXH3 when read again.
 
-The floors of each store are kept beside them (spec, Reading).
+The floors of each store are kept beside them (spec, Reading). It is a convenience: whatever becomes of its
+files, reading goes on without them.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ import json
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import xxhash
 
-from deltastore.errors import BackendError
+from deltastore.errors import DeltaStoreError
 from deltastore.filesystem import map_errors
+from deltastore.protocol import limits
 from deltastore.protocol.descriptors import ShardDescriptor
 
 _log = logging.getLogger(__name__)
+_PATIENCE = 60.0
+"""Seconds to wait for another's download; then everybody downloads for himself."""
+_PAUSE = 0.05
+_FLOOR_BYTES = 256
 
 
 class Cache:
@@ -60,10 +67,10 @@ class Cache:
     def floor(self, store: str) -> int | None:
         """The highest version that any consumer here has seen of a store."""
         try:
-            version = json.loads((self._floors / store).read_bytes())["version"]
-        except (OSError, ValueError, KeyError, TypeError):
+            version = json.loads(_start_of(self._floors / store, _FLOOR_BYTES))["version"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        return version if type(version) is int else None
+        return version if type(version) is int and 0 <= version <= limits.MAX_INT else None
 
     def raise_floor(self, store: str, version: int) -> None:
         """Remembers a version, never a lower one, as far as the disk allows: its reader remembers it too."""
@@ -81,13 +88,16 @@ class Cache:
         """Replaces a file; a disk that does not take it is no reason to stop serving."""
         try:
             with map_errors(str(path)):
+                path.parent.mkdir(parents=True, exist_ok=True)
                 _replace(path, data)
-        except BackendError as error:
+        except DeltaStoreError as error:
             _log.warning("the cache does not keep", extra={"path": str(path), "error": str(error)})
 
     def _make_room(self, size: int) -> None:
-        kept = []
-        for path in self._objects.iterdir():
+        kept, paths = [], list[Path]()
+        with suppress(OSError):
+            paths = list(self._objects.iterdir())
+        for path in paths:
             with suppress(OSError):
                 status = path.stat()
                 kept.append((status.st_mtime, status.st_size, path))
@@ -103,13 +113,44 @@ class Cache:
     def _lock(self, name: str) -> Iterator[None]:
         """Held by one process at a time; the kernel lets go of it when the process dies.
 
-        Where the disk has no room for a lock, everybody downloads for himself.
+        Where the disk has no place for a lock, or it is held for too long, everybody downloads for himself:
+        objects are named by their content, so no two differ.
         """
+        path = self._locks / name[:2]
         with ExitStack() as held:
             with suppress(OSError):
-                file = held.enter_context((self._locks / name[:2]).open("ab"))
-                fcntl.flock(file, fcntl.LOCK_EX)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # O_RDWR, not waiting: nothing that may lie here, such as a FIFO, can hold the opening up.
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+                held.callback(os.close, fd)
+                if not _locked(fd):
+                    _log.warning("going on without a lock", extra={"path": str(path)})
             yield
+
+
+def _locked(fd: int) -> bool:
+    """Whether the lock was got in time; the kernel has no lock with a timeout."""
+    deadline = time.monotonic() + _PATIENCE
+    pause = _PAUSE / 16
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+        else:
+            return True
+        time.sleep(pause)
+        pause = min(2 * pause, _PAUSE)
+
+
+def _start_of(path: Path, most: int) -> bytes:
+    """The first bytes of a file, without waiting for whoever may write to it."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.read(fd, most)
+    finally:
+        os.close(fd)
 
 
 def _sound(path: Path, shard: ShardDescriptor) -> bytes | None:

@@ -2,64 +2,96 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import logging
-import secrets
 import shutil
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from deltastore.codec.types import Positions
+from deltastore.consumer.swap import Place, Staging
 from deltastore.consumer.targets import Changes
-from deltastore.errors import BadRecord, DeltaStoreError, NoSpace, NotFound, UsageError
-from deltastore.filesystem import map_errors, sync_directory, sync_tree
+from deltastore.errors import BadRecord, Conflict, DeltaStoreError, NoSpace, NotFound
+from deltastore.filesystem import map_errors, sync_tree
 from deltastore.protocol.digest import Lanes
 from deltastore.protocol.limits import SIDE_FILE_BYTES
 from deltastore.protocol.schema import Schema
 from deltastore.state import HostState, digest_of
-from deltastore.tensors.files import MARKER, open_checkpoint, taken_for_weights, write_checkpoint
+from deltastore.tensors.files import (
+    MARKER,
+    Stamp,
+    open_checkpoint,
+    stamps,
+    taken_for_weights,
+    write_checkpoint,
+)
 
 _log = logging.getLogger(__name__)
 _MARGIN: Final = 1.02
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StagedDirectory:
-    """A complete checkpoint beside the one that is served."""
+    """A complete checkpoint beside the one that is served.
 
-    path: Path
+    Attributes:
+        staging: Its directory, held.
+        state: Its weights, mapped; None if this machine cannot read them back.
+        stamps: What its files were when they had been written.
+    """
+
+    staging: Staging
+    state: HostState | None
+    stamps: Mapping[str, Stamp]
+
+    @property
+    def path(self) -> Path:
+        """Where it is until it is committed."""
+        return self.staging.path
 
 
 class DirectoryTarget:
     """A checkpoint directory in the layout of Hugging Face, always complete.
 
+    Consumers of several processes may share it: each commit swaps in a whole checkpoint, and `intact` tells
+    the others. Beside it stays a small lock file.
+
     Args:
-        path: The directory; created by the first commit, replaced by each later one. It has one consumer.
+        path: The directory; created by the first commit, replaced by each later one. A symbolic link is
+            followed once, here.
 
     Raises:
-        UsageError: Something else is there.
+        UsageError: Something else is there, or it is a mount point.
     """
 
     holds_files: Final = True
 
     def __init__(self, path: Path) -> None:
-        self._path = path.absolute()
-        self._staged: set[Path] = set()
-        self._recover()
-        self._check_ours()
-        self._state: HostState | None = None
+        self._place = Place(path)
+        self._path = self._place.path
+        self._staged: set[StagedDirectory] = set()
+        self._place.settle()
         self._load()
 
     def bind(self, schema: Schema) -> None:
-        """A directory takes any schema; what it holds of another one is not read."""
-        if self._state is not None and set(self._state.schema.owners) != set(schema.owners):
-            self._state = None
-        if self._state is not None:
-            self._state = HostState(schema, {t.name: self._state.lanes(t.name) for t in schema.owners})
+        """A directory takes any schema; what it holds of another one has no state under this one."""
+
+    def intact(self) -> bool:
+        """Whether weights and marker are still the files that were loaded or committed.
+
+        After False, once, all that this target says is about what is there now.
+        """
+        if stamps(self._path) == self._stamps:
+            return True
+        with self._place.alone(), map_errors(str(self._path)):
+            self._place.recover()
+            if stamps(self._path) == self._stamps:
+                return True
+            self._load()
+        return False
 
     def can_read_old(self) -> bool:
         """Whether it holds a checkpoint."""
@@ -74,7 +106,9 @@ class DirectoryTarget:
         return self._held().read(name, start, stop)
 
     def state(self, schema: Schema) -> int | None:
-        """The digest of every byte."""
+        """The digest of every byte; None if it holds tensors of another schema, or nothing."""
+        if self._state is None or set(self._state.schema.owners) != set(schema.owners):
+            return None
         return digest_of(self, schema)
 
     def hint(self) -> int | None:
@@ -91,48 +125,58 @@ class DirectoryTarget:
         Raises:
             BackendError: The disk is full or does not take it; nothing is left behind.
         """
-        self._check_ours()
-        self._sweep()
-        staged = self._beside(f"new-{secrets.token_hex(8)}")
-        self._staged.add(staged)
+        staging = self._place.stage()
         try:
-            with map_errors(str(staged)):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+            with map_errors(str(staging.path)):
                 self._check_room(changes)
-                self._write(staged, changes)
+                self._write(staging.path, changes)
+            staged = StagedDirectory(staging, _opened(staging.path), stamps(staging.path))
         except BaseException:
-            self.discard(StagedDirectory(staged))
+            staging.remove()
             raise
-        return StagedDirectory(staged)
+        self._staged.add(staged)
+        return staged
 
     def commit(self, staged: StagedDirectory) -> None:
-        """Swaps the directories by renaming them; a crash in between is mended at the next start."""
-        self._check_ours()
-        with map_errors(str(self._path)):
-            self._swap(staged.path)
-        self._staged.discard(staged.path)
-        with suppress(OSError):  # the swap is done, whatever becomes of it in a power cut
-            sync_directory(self._path.parent)
-        shutil.rmtree(self._beside("old"), ignore_errors=True)
-        self._load()
+        """Swaps the directories by renaming them; a crash in between is mended at the next start.
 
-    def _swap(self, new: Path) -> None:
-        old = self._beside("old")
-        shutil.rmtree(old, ignore_errors=True)
-        had = self._path.exists()
-        if had:
-            self._path.rename(old)
+        Whatever else was staged on what it replaces is removed.
+
+        Raises:
+            Conflict: It was discarded, or somebody has changed its files.
+        """
+        if not self._claim(staged):
+            raise Conflict(f"{staged.path} was discarded or committed before", hint="Stage it again")
         try:
-            new.rename(self._path)
+            self._swap(staged)
         except BaseException:
-            if had:
-                old.rename(self._path)
+            self._staged.add(staged)
             raise
+        staged.staging.release()
+        for other in list(self._staged):
+            self.discard(other)
+
+    def _swap(self, staged: StagedDirectory) -> None:
+        with self._place.alone(), map_errors(str(self._path)):
+            if stamps(staged.path) != staged.stamps:
+                raise Conflict(
+                    f"{staged.path} was removed or changed since it was staged", hint="Stage it again"
+                )
+            self._place.swap(staged.path)
+            self._state, self._stamps = staged.state, staged.stamps
 
     def discard(self, staged: StagedDirectory) -> None:
-        """Removes what was staged."""
-        shutil.rmtree(staged.path, ignore_errors=True)
-        self._staged.discard(staged.path)
+        """Removes what was staged, unless it was committed."""
+        if self._claim(staged):
+            staged.staging.remove()
+
+    def _claim(self, staged: StagedDirectory) -> bool:
+        """Whether it was still to be had; of a commit and a discard at once, one gets it."""
+        try:
+            self._staged.remove(staged)
+        except KeyError:
+            return False
+        return True
 
     def _check_room(self, changes: Changes) -> None:
         files = sum(file.size for file in changes.files.values())
@@ -142,7 +186,6 @@ class DirectoryTarget:
             raise NoSpace(f"{self._path.parent} has {free} bytes left, {needed} are needed", hint="Make room")
 
     def _write(self, staged: Path, changes: Changes) -> None:
-        staged.mkdir()
         write_checkpoint(staged, changes.schema, partial(self._new, changes))
         for name, file in changes.files.items():
             if taken_for_weights(name):
@@ -170,37 +213,17 @@ class DirectoryTarget:
         return self._state
 
     def _load(self) -> None:
-        self._state = None
-        if (self._path / MARKER).is_file():
-            try:
-                self._state = open_checkpoint(self._path)
-            except DeltaStoreError as error:
-                _log.warning(
-                    "the checkpoint cannot be read", extra={"path": str(self._path), "error": str(error)}
-                )
+        self._stamps = stamps(self._path)
+        self._state = _opened(self._path) if MARKER in self._stamps else None
 
-    def _check_ours(self) -> None:
-        """Refuses to replace what somebody else has put there (DS-DIR-2)."""
-        if self._path.exists() and not (self._path / MARKER).is_file() and not _is_empty(self._path):
-            raise UsageError(
-                f"{self._path} is not empty and was not made by deltastore",
-                hint="Choose another directory; nothing in it was touched",
-            )
 
-    def _recover(self) -> None:
-        """After a crash between the two renames of a commit: the old checkpoint comes back."""
-        old = self._beside("old")
-        if old.exists() and not self._path.exists():
-            old.rename(self._path)
-
-    def _sweep(self) -> None:
-        """Removes what crashes have left of directories that were being written."""
-        for path in self._path.parent.glob(f".{glob.escape(self._path.name)}.new-*"):
-            if path not in self._staged:
-                shutil.rmtree(path, ignore_errors=True)
-
-    def _beside(self, role: str) -> Path:
-        return self._path.with_name(f".{self._path.name}.{role}")
+def _opened(path: Path) -> HostState | None:
+    try:
+        with map_errors(str(path)):
+            return open_checkpoint(path)
+    except DeltaStoreError as error:
+        _log.warning("the checkpoint cannot be read", extra={"path": str(path), "error": str(error)})
+        return None
 
 
 def _marker(changes: Changes) -> str:
@@ -223,7 +246,3 @@ def _in_place_of_weights(name: str) -> BadRecord:
         hint="Publish it under another name, or in a folder of its own",
         file=name,
     )
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())

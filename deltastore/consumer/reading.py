@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from deltastore.consumer.cache import Cache
-from deltastore.errors import NoPath, UnreachableError, UsageError
+from deltastore.errors import NoPath, UsageError
 from deltastore.parallel import Workers
 from deltastore.protocol.descriptors import Descriptor, ShardDescriptor
 from deltastore.protocol.edges import Edge
@@ -22,6 +23,8 @@ from deltastore.store import Store
 from deltastore.tensors.files import open_checkpoint
 from deltastore.tensors.host import HostTensor
 
+AGAIN: Final = 60.0
+"""Seconds after which edges that failed are tried again, if nothing else leads on (DS-READ-6)."""
 Progress = Callable[[int, int], None]
 """Told after each object: bytes fetched of a plan, and bytes of the plan."""
 
@@ -73,6 +76,7 @@ class Reading:
         self._lock = threading.Lock()
         self._begun = self._goal = 0
         self._avoid: set[Edge] = set()
+        self._gave_up: float | None = None
         self._doubt: set[Base] = set()
         self.fetched = 0
 
@@ -116,11 +120,16 @@ class Reading:
         try:
             return with_detours(self._store, slot, held=starts, avoid=self._avoid, doubt=self._doubt, run=run)
         except NoPath as error:
-            self.forget()
+            self._give_up()
             raise self._explained(error) from error
-        except UnreachableError:
+
+    def _give_up(self) -> None:
+        """Failed edges are not fetched again with every poll, but now and then: somebody may mend them."""
+        now = self._store.runtime.monotonic()
+        if self._gave_up is None:
+            self._gave_up = now
+        elif now - self._gave_up >= AGAIN:
             self.forget()
-            raise
 
     def tensors(self, slot: Slot, names: Collection[str] | None) -> Iterator[tuple[str, HostTensor]]:
         """Names and bits of a version from nothing, ties included.
@@ -142,6 +151,7 @@ class Reading:
     def forget(self) -> None:
         """Edges that failed are given another chance: what is held has changed, or nothing else is left."""
         self._avoid.clear()
+        self._gave_up = None
         self._doubt.clear()
 
     def _external(self) -> HostState | None:

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Final
 
 from deltastore.errors import NotFound, Unsupported, UsageError
 from deltastore.producer.term import Genesis
@@ -18,6 +19,9 @@ from deltastore.store import Store
 from deltastore.tensors.files import open_checkpoint, side_files, taken_for_weights, weight_files
 
 Files = Mapping[str, bytes | Path]
+
+_COMPONENT_BYTES: Final = 255
+"""Of each part of the name of a side file: what file systems allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +50,35 @@ class ExternalBase:
 
 
 def gather_files(files: Files | str | PathLike[str] | None) -> dict[str, bytes | Path]:
-    """Side files by name: as given, or those of a checkpoint directory."""
+    """Side files by name: as given, or those of a checkpoint directory.
+
+    Raises:
+        UsageError: A directory could not hold them all beside its weights.
+    """
     if files is None:
         return {}
     found: Files = files if isinstance(files, Mapping) else side_files(Path(files))
     for name in found:
+        check_file_name(name)
         if taken_for_weights(name):
             raise UsageError(
                 f"side file {name!r} would stand in the place of weights",
                 hint="Leave it out: weights are published as tensors",
                 file=name,
             )
-    return {check_file_name(name): content for name, content in found.items()}
+        if any(len(part.encode()) > _COMPONENT_BYTES for part in name.split("/")):
+            raise UsageError(
+                f"side file {name[:80]!r}... has a part of more than {_COMPONENT_BYTES} bytes",
+                hint="Shorten it: file systems cannot hold it",
+                file=name[:80],
+            )
+        if folder := next((str(above) for above in PurePosixPath(name).parents if str(above) in found), None):
+            raise UsageError(
+                f"side file {folder!r} cannot be the folder of {name!r} too",
+                hint="Rename one of them",
+                file=folder,
+            )
+    return dict(found)
 
 
 def store_files(store: Store, files: Files, known: Mapping[str, Descriptor]) -> dict[str, Descriptor]:

@@ -21,7 +21,7 @@ from deltastore.producer.pipeline import Job, Pipeline, Publication
 from deltastore.producer.rebuild import rebuild
 from deltastore.producer.saying import Saying
 from deltastore.producer.snapshot import Make, Making, Snapshot
-from deltastore.producer.sources import Intake, OnNonFinite
+from deltastore.producer.sources import Intake, OnNonFinite, no_part
 from deltastore.producer.term import Content, Term
 from deltastore.protocol import anchoring
 from deltastore.protocol.descriptors import Descriptor
@@ -157,8 +157,9 @@ class Producer:
             if partial and new_schema:
                 hint = "A new schema needs all of its tensors"
                 raise UsageError("partial and new_schema do not go together", hint=hint)
-            if self._term is None and partial and self._external is None:
-                self._check_part(self._store.log.newest_number() is not None)
+            first = partial and self._term is None and self._external is None
+            if first and self._store.log.newest_number() is None:
+                raise no_part()
             term = self._begin(weights)
             if self._snapshot is None:
                 return self._first(term, weights, saying, partial=partial, new_schema=new_schema)
@@ -243,7 +244,8 @@ class Producer:
         self._load_files(term)
         head = term.last
         if head is None or head.record.schema is None or head.record.state is None:
-            self._check_part(not partial)
+            if partial:
+                raise no_part()
             return self._anchor(self._intake.collect(weights), saying)
         schema = self._store.schema(head.record.schema)
         tensors: Iterable[tuple[TensorSpec, HostTensor]]
@@ -286,12 +288,6 @@ class Producer:
         descriptor, state = _given(head.record.schema), _given(head.record.state)
         self._snapshot = Snapshot(found.base, descriptor, state, shard_bytes=self._shard_bytes)
         return self._delta(term, tensors if found.candidate is None else _owned(found.candidate), saying)
-
-    @staticmethod
-    def _check_part(whole: bool) -> None:
-        if not whole:
-            hint = "Publish all tensors once; parts can follow"
-            raise UsageError("partial=True, but there are no weights yet to be a part of", hint=hint)
 
     def _load_files(self, term: Term) -> None:
         known = term.before.files if isinstance(term.before, VersionRecord) else {}
@@ -337,10 +333,9 @@ class Producer:
         """While the base moves: after an interrupt it is not known how far, and nothing is built on it."""
         try:
             yield
-        except Exception:
-            raise
         except BaseException as error:
-            _given(self._pipeline).stop(error)
+            if not isinstance(error, Exception):
+                _given(self._pipeline).stop(error)
             raise
 
     def _before(self, term: Term) -> Base:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from deltastore.errors import NonFinite, SchemaMismatch, Unsupported
+from deltastore.errors import NonFinite, SchemaMismatch, Unsupported, UsageError
 from deltastore.protocol import limits
 from deltastore.protocol.digest import Lanes
 from deltastore.protocol.schema import METADATA, Schema, TensorSpec
 from deltastore.state import HostState
-from deltastore.tensors.convert import memory_of, pairs, private, stable, to_host
+from deltastore.tensors.convert import is_module, memory_of, pairs, private, stable, to_host
 from deltastore.tensors.host import HostTensor, all_finite
 from deltastore.tensors.names import DDP, clean, unwrap
 
@@ -85,7 +85,9 @@ class Intake:
         Raises:
             SchemaMismatch: A tensor has such a name.
         """
-        if stable(weights):
+        if isinstance(weights, dict):
+            self._names(list(weights))
+        elif stable(weights) and not is_module(weights):
             self._names([name for name, _ in pairs(weights)])
 
     def _names(self, raw: list[str]) -> list[str | None]:
@@ -179,11 +181,15 @@ class Intake:
         return exported
 
 
+def no_part() -> UsageError:
+    """What a part of nothing comes to."""
+    hint = "Publish all tensors once; parts can follow"
+    return UsageError("partial=True, but there are no weights yet to be a part of", hint=hint)
+
+
 def _storable(name: object) -> bool:
     try:
-        return (
-            isinstance(name, str) and name != METADATA and 0 < len(name.encode()) <= limits.NAME_BYTES
-        )
+        return isinstance(name, str) and name != METADATA and 0 < len(name.encode()) <= limits.NAME_BYTES
     except UnicodeEncodeError:
         return False
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Tensor = torch.Tensor | NDArray[Any] | HostTensor
     Weights = torch.nn.Module | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
-_DICT_ITEMS = type({}.items())
+_DICT_ITEMS: type = type({}.items())
 
 
 def is_module(value: object) -> TypeGuard[torch.nn.Module]:

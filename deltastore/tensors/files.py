@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,9 @@ MARKER: Final = "deltastore.json"
 """What says which version a directory holds."""
 FILE_BYTES: Final = 5 * 1000**3
 """Bytes of weights after which `write_checkpoint` begins another file."""
+
+Stamp = tuple[int, int, int, int]
+"""Device, inode, size and time of the last change of a file."""
 
 _WEIGHT_ENDINGS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".index.json")
 
@@ -89,11 +93,22 @@ def side_files(directory: Path) -> dict[str, Path]:
 
 
 def taken_for_weights(name: str) -> bool:
-    """Whether a loader of the directory, or a reader of its marker, would fall for a side file (DS-DIR-3)."""
-    lower = name.lower()
-    return lower == MARKER or (
-        "/" not in name and lower.endswith((".safetensors", ".safetensors.index.json"))
-    )
+    """Whether a loader of the directory, or a reader of its marker, would fall for a side file (DS-DIR-3).
+
+    What decides is where it begins: a folder can stand in the place of weights too.
+    """
+    first = name.lower().partition("/")[0]
+    return first == MARKER or first.endswith((".safetensors", ".safetensors.index.json"))
+
+
+def stamps(directory: Path) -> dict[str, Stamp]:
+    """What tells one marker, index and set of weight files from another, by name; of those that are there."""
+    found = {}
+    for name in (MARKER, INDEX, *sorted(path.name for path in directory.glob("*.safetensors"))):
+        with suppress(OSError):
+            status = (directory / name).stat()
+            found[name] = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return found
 
 
 def read_file(path: Path) -> Iterator[tuple[str, HostTensor]]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -88,8 +89,29 @@ def test_fifo_is_refused_without_waiting_for_its_writer(root: Path, backend: Bac
     os.mkfifo(root / "pipe")
     with pytest.raises(Unsupported, match="pipe is not a regular file"):
         backend.get("pipe", max_size=BIG)
-    with pytest.raises(Unsupported, match="pipe is not a regular file"):
-        list(backend.list())
+    assert [info.key for info in backend.list()] == ["a"]
+
+
+@pytest.mark.req("DS-KEY-5")
+def test_a_listing_leaves_out_whatever_is_no_regular_file(
+    root: Path, backend: Backend, tmp_path: Path
+) -> None:
+    backend.put("edges/1/x", b"1")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret").write_bytes(b"secret")
+    for place in (root / "edges", root / "edges" / "1"):
+        os.mkfifo(place / "fifo")
+        (place / "dangling").symlink_to("/nowhere/at/all")
+        (place / "loop").symlink_to(".")
+        (place / "knot").symlink_to("knot")
+        (place / "file").symlink_to(tmp_path / "elsewhere" / "secret")
+        (place / "directory").symlink_to(tmp_path / "elsewhere")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(root / "edges" / "socket"))
+        for prefix in ("", "edges/", "edges/1/"):
+            assert [info.key for info in backend.list(prefix)] == ["edges/1/x"]
+    (root / "file").symlink_to(tmp_path / "elsewhere" / "secret")
+    assert [info.key for info in backend.list()] == ["edges/1/x"]
 
 
 def test_link_in_place_of_an_object_is_not_followed(root: Path, backend: Backend, tmp_path: Path) -> None:
@@ -114,8 +136,14 @@ def test_directory_may_be_a_link_to_another_disk(root: Path, backend: Backend, t
     backend.put("objects/aa/x", b"1")
     assert [info.key for info in backend.list("objects/")] == ["objects/aa/x"]
     (tmp_path / "disk").rename(tmp_path / "unmounted")
-    with pytest.raises(Unsupported, match="objects"):
-        list(backend.list())
+    for prefix in ("", "objects/", "objects/aa/"):
+        with pytest.raises(Unsupported, match="objects is a link to nothing"):
+            list(backend.list(prefix))
+    (root / "objects").unlink()
+    (root / "objects").symlink_to("objects")
+    for prefix in ("", "objects/"):
+        with pytest.raises(Unsupported, match="symbolic links"):
+            list(backend.list(prefix))
 
 
 def test_name_longer_than_the_file_system_takes_is_refused(backend: Backend) -> None:

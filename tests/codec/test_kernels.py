@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from codec_samples import DTYPES, declared, diff, digest_of, pair, part_spec, whole_spec
@@ -189,3 +191,20 @@ def test_new_bits_wrap_around() -> None:
     old = np.array([0, 65535], np.uint16)
     steps = Sparse(np.array([0, 1]), np.array([65535, 2], np.uint16), relative=True)
     assert kernels.new_bits(steps, old).tolist() == [65535, 1]
+
+
+def test_weights_that_change_meanwhile_make_one_diff_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = whole_spec("F32", 64)
+    base, after = np.zeros(64, np.uint32), np.arange(1, 65, dtype=np.uint32)
+    delta = kernels._delta
+
+    def meddling(*args: Any) -> int:
+        after[7] = 1000
+        return delta(*args)
+
+    monkeypatch.setattr(kernels, "_delta", meddling)
+    found = kernels.diff(spec, base, after)
+    assert found.whole is not None
+    np.testing.assert_array_equal(found.whole, np.arange(1, 65))
+    np.testing.assert_array_equal(found.whole, base)
+    assert found.state_delta == (digest_of(spec, base) - digest_of(spec, np.zeros(64, np.uint32))) & MASK

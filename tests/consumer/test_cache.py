@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -226,7 +230,22 @@ def test_floors_are_per_store_and_never_fall(tmp_path: Path) -> None:
     assert cache.floor("b" * 32) == 39
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"version": "4"}', '{"version": true}', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nonsense",
+        "[]",
+        '{"version": "4"}',
+        '{"version": true}',
+        "\xff",
+        "[" * 200_000,
+        f'{{"version": {10**30}}}',
+        '{"version": -1}',
+        f'{{"version": {"9" * 10_000}}}',
+    ],
+    ids=range(10),
+)
 def test_a_damaged_floor_is_none(tmp_path: Path, text: str) -> None:
     cache = Cache(tmp_path)
     (tmp_path / "floors" / ("a" * 32)).write_text(text, encoding="latin-1")
@@ -240,3 +259,51 @@ def test_an_older_version_may_still_be_read_by_number(store: Store, tmp_path: Pa
     consumer(store, blank(states[0]), cache=tmp_path).update()
     reader = consumer(store, blank(states[0]), cache=tmp_path)
     assert all_bits(reader.host_tensors(2)) == all_bits(states[1]) == read(store, 2)
+
+
+# --- Whatever happens to its files --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", ["objects", "floors", "locks", ""])
+def test_directories_that_somebody_removed_are_made_again(store: Store, tmp_path: Path, gone: str) -> None:
+    state = grown(store)[-1]
+    target = blank(state)
+    reader = consumer(store, target, cache=tmp_path / "cache")
+    reader.update()
+    shutil.rmtree(tmp_path / "cache" / gone)
+    state = stepped(state, 9)
+    with producer(store) as out:
+        out.publish(state, step=9)
+    reader.update()
+    assert all_bits(target) == all_bits(state)
+    assert any((tmp_path / "cache" / "objects").iterdir())
+    assert Cache(tmp_path / "cache").floor(store.identity.store) == 6
+
+
+@pytest.mark.parametrize("made", [Path.mkdir, os.mkfifo], ids=["directory", "fifo"])
+def test_what_lies_in_place_of_a_lock_or_floor_is_in_nobodys_way(
+    tmp_path: Path, made: Callable[[Path], None]
+) -> None:
+    cache = Cache(tmp_path)
+    for directory in ("locks", "floors"):
+        made(tmp_path / directory / "aa")
+    cache.raise_floor("aa", 3)
+    assert cache.floor("aa") == (None if made is Path.mkdir else 3)
+    data = b"d" * 100
+    made(tmp_path / "locks" / shard(data).sha256[:2])
+    made(tmp_path / "objects" / shard(data).sha256)
+    assert cache.fetch(shard(data), lambda _: data) == data
+
+
+def test_a_lock_that_is_never_let_go_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltastore.consumer.cache._PATIENCE", 0.1)
+    cache = Cache(tmp_path)
+    data = b"d" * 100
+    with (tmp_path / "locks" / shard(data).sha256[:2]).open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        began = time.monotonic()
+        assert cache.fetch(shard(data), lambda _: data) == data
+        assert time.monotonic() - began >= 0.1
+        assert cache.fetch(shard(data), lambda _: pytest.fail("it is kept")) == data

@@ -25,6 +25,7 @@ from support import (
 
 from deltastore import Consumer, Store, VersionInfo
 from deltastore.backends.memory import MemoryBackend
+from deltastore.consumer import reading
 from deltastore.errors import (
     BadRecord,
     Collected,
@@ -293,7 +294,8 @@ def test_watching_yields_every_version_that_was_taken(store: Store) -> None:
     assert all(found == states[version] for version, found in seen)
 
 
-def test_watching_waits_for_a_way_and_stops_at_once(store: Store) -> None:
+def test_watching_waits_for_a_way_and_stops_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "AGAIN", 0.05)
     states = grown(store)
     target = blank(states[0])
     lost = shard_keys(store, 2)[0]

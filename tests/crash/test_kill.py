@@ -124,7 +124,8 @@ def test_killed_consumers_come_back_to_a_version(tmp_path: Path, role: str) -> N
 def check_directory(store: Store, path: Path) -> None:
     """Whatever a loader finds in the place is the version that its marker names, if it is there at all."""
     if not path.exists():
-        assert path.with_name(".model.old").exists() or not any(path.parent.glob(".model.*"))
+        old = path.with_name(".model.deltastore-old")
+        assert old.exists() or not any(path.parent.glob(".model.deltastore-new-*"))
         Consumer(store, path)
     if not path.exists():
         return

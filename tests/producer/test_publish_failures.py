@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from support import (
 from deltastore import Store, codec
 from deltastore.backends.memory import MemoryBackend
 from deltastore.backends.retry import RetryPolicy
+from deltastore.codec import kernels
 from deltastore.codec.types import Diff, Encoded
 from deltastore.errors import (
     AuthError,
@@ -44,6 +46,7 @@ from deltastore.errors import (
 )
 from deltastore.parallel import Workers
 from deltastore.producer.holder import Process
+from deltastore.producer.pipeline import Pipeline
 from deltastore.protocol import keys
 from deltastore.runtime import Runtime
 from deltastore.testing import CrashNow, Fault, FaultBackend, Operation
@@ -489,3 +492,114 @@ def test_a_publish_that_fails_before_it_is_queued_leaves_the_base_as_it_was() ->
         third = {**small(), "norm": stepped(small(), 1)["norm"]}
         out.publish(third, step=2)
     assert read(store) == all_bits(third)
+
+
+# --- Interrupts and forks ----------------------------------------------------------------------------
+
+
+class Interrupting:
+    """A queue that interrupts whoever has got or put something."""
+
+    def __init__(self, inner: Any, *, takes: bool) -> None:
+        self._inner, self._takes = inner, takes
+
+    def get(self, timeout: float | None = None) -> object:
+        item = self._inner.get(timeout=timeout)
+        if timeout is not None:
+            raise KeyboardInterrupt
+        return item
+
+    def put(self, item: object) -> None:
+        if item is None or self._takes:
+            self._inner.put(item)
+        if item is not None:
+            raise KeyboardInterrupt
+
+
+def _interrupted(*args: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _interrupt(patched: pytest.MonkeyPatch, pipeline: Pipeline, where: str) -> None:
+    match where:
+        case "room":
+            patched.setattr(pipeline, "_room", Interrupting(pipeline._room, takes=True))
+        case "pool":
+            patched.setattr(pipeline._pool, "submit", _interrupted)
+        case _:
+            patched.setattr(pipeline, "_jobs", Interrupting(pipeline._jobs, takes=where == "queued"))
+
+
+@pytest.mark.parametrize("method", ["publish", "reset"])
+@pytest.mark.parametrize("where", ["room", "pool", "queue", "queued"])
+def test_an_interrupt_in_a_publish_closes_the_producer_and_hangs_nobody(
+    store: Store, monkeypatch: pytest.MonkeyPatch, where: str, method: str
+) -> None:
+    out = producer(store, workers=Workers(2), depth=1)
+    out.publish(small(), step=0).result(10)
+    pipeline = out._pipeline
+    assert pipeline is not None
+
+    with monkeypatch.context() as patched:
+        _interrupt(patched, pipeline, where)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(out, method)(small(1), step=1)
+    refused: list[BaseException] = []
+
+    def later() -> None:
+        for call in (out.publish, out.reset, out.publish):
+            try:
+                call(small(2), step=2)
+            except Broken as error:
+                refused.append(error)
+        out.close()
+
+    thread = threading.Thread(target=later, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert ["KeyboardInterrupt. Close it and open a new one" in str(error) for error in refused] == [True] * 3
+    assert read(store) == all_bits(small(1) if where == "queued" else small())
+    with producer(store) as again:
+        again.publish(small(3), step=3)
+    assert read(store) == all_bits(small(3))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_interrupt_while_the_base_moves_closes_the_producer(
+    store: Store, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    out = producer(store, workers=Workers(threads))
+    waiting = out.publish(small(), step=0)
+    diff = kernels.diff
+
+    def interrupted(*args: Any) -> Diff:
+        diff(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kernels, "diff", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            out.publish(small(1), step=1)
+    with pytest.raises(Broken):
+        out.publish(small(2), step=2)
+    out.close()
+    assert waiting.result(10).version == 1
+    assert read(store) == all_bits(small())
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_forked_child_is_told_that_it_cannot_publish(
+    store: Store, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    with producer(store, workers=Workers(threads)) as out:
+        out.publish(small(), step=0).result(10)
+        here = os.getpid()
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: here + 1)
+            for method in (out.publish, out.reset):
+                with pytest.raises(Broken, match="forked"):
+                    method(small(1), step=1)
+            out.close()
+        assert out.publish(small(1), step=1).result(10).version == 2
+    assert read(store) == all_bits(small(1))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import failing, new_store, producer, record, reopened, small, stepped
+from support import consumer, failing, new_store, producer, record, reopened, small, stepped
 
 from deltastore import Store
 from deltastore.backends.memory import MemoryBackend
@@ -92,11 +92,35 @@ def test_names_that_leave_the_directory_are_refused(store: Store, name: str) -> 
         "Model.SafeTensors",
         "model.safetensors.index.json",
         "deltastore.json",
+        "model.safetensors/x",
+        "Model.safetensors.index.json/x",
+        "deltastore.json/x",
     ],
 )
 def test_names_of_weights_are_refused(store: Store, name: str) -> None:
     with pytest.raises(UsageError, match="in the place of weights"):
         producer(store, files={name: b""})
+
+
+@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b/c", "a"), ("a/b", "a/b/c/d")])
+def test_a_name_that_is_a_folder_too_is_refused(store: Store, names: tuple[str, str]) -> None:
+    with pytest.raises(UsageError, match="cannot be the folder of"):
+        producer(store, files=dict.fromkeys(names, b""))
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "a/" + "é" * 128 + "/b"])
+def test_names_that_no_file_system_holds_are_refused(store: Store, name: str) -> None:
+    with pytest.raises(UsageError, match="more than 255 bytes"):
+        producer(store, files={name: b""})
+
+
+def test_the_longest_names_and_folders_are_taken(store: Store, tmp_path: Path) -> None:
+    files = {"x" * 255: b"1", "a/b": b"2", "a/bc": b"3", "sub/model.safetensors": b"4"}
+    with producer(store, files=files) as out:
+        out.publish(small(), step=0)
+    assert content(store, 1) == files
+    consumer(store, tmp_path / "model").update()
+    assert all((tmp_path / "model" / name).read_bytes() == data for name, data in files.items())
 
 
 def test_a_file_that_is_gone_is_named(store: Store, tmp_path: Path) -> None:

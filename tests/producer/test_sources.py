@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import State, all_bits, bits, mixed, producer, read, small, stepped
+from support import State, all_bits, bits, mixed, new_store, producer, read, small, stepped
 
 from deltastore import Store
-from deltastore.errors import NonFinite, SchemaMismatch, Unsupported
+from deltastore.errors import NonFinite, SchemaMismatch, Unsupported, UsageError
 from deltastore.producer.sources import Intake
 from deltastore.tensors import torch as adapter
 
@@ -249,6 +249,34 @@ def test_an_iterator_that_breaks_off_at_first_changes_nothing(store: Store) -> N
     assert read(store) == all_bits(state)
 
 
+class Lazy(Mapping[str, torch.Tensor]):
+    """A mapping that makes its tensors in one buffer when it is asked."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._buffer = torch.empty(8, 8)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._buffer.copy_(self._state[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+
+def test_a_mapping_may_use_one_buffer_again_and_again(store: Store) -> None:
+    state: State = {f"layer.{i}": torch.randn(8, 8) for i in range(3)}
+    with producer(store) as out:
+        for step in range(2):
+            out.publish(Lazy(state), step=step)
+            assert read(store) == all_bits(state)
+            state = stepped(state, step)
+        out.reset(Lazy(state).items(), step=2)
+    assert read(store) == all_bits(state)
+
+
 # --- Ties --------------------------------------------------------------------------------------------
 
 
@@ -353,6 +381,42 @@ def test_a_name_that_comes_twice_is_refused(store: Store) -> None:
         out.publish(state, step=0)
         with pytest.raises(SchemaMismatch, match="'norm' was handed over twice"):
             out.publish(twice, step=1)
+    assert read(store) == all_bits(state)
+
+
+@pytest.mark.parametrize("name", ["__metadata__", "\ud800", "x" * 1025, "é" * 513, "", 7], ids=range(6))
+@pytest.mark.parametrize("form", [dict, list, iter])
+def test_names_that_cannot_be_stored_are_refused_before_anything_moves(
+    store: Store, name: Any, form: Any
+) -> None:
+    state = small()
+    given = {**state, name: torch.ones(2)}
+    with producer(store) as out:
+        for method in (out.publish, out.reset):
+            with pytest.raises(SchemaMismatch, match="cannot be the name of a tensor") as caught:
+                method(form(given if form is dict else given.items()), step=0)
+            assert caught.value.fields["tensor"] == ascii(name)[:80]
+            assert (store.log.newest_number() is None) == (form is not iter)
+        out.publish(state, step=0)
+        with pytest.raises(SchemaMismatch):
+            out.publish(given, step=1, new_schema=True)
+    assert read(store) == all_bits(state)
+    with producer(new_store(), export=lambda n: str(n).replace("_", "x")[:9] or "e") as out:
+        if isinstance(name, str) and name != "\ud800":
+            assert out.publish(given, step=0).result().version == 1
+
+
+def test_nothing_has_no_parts(store: Store) -> None:
+    state = small()
+    with producer(store) as out:
+        with pytest.raises(UsageError, match="partial=True"):
+            out.publish({"norm": state["norm"]}, step=0, partial=True)
+        assert store.log.newest_number() is None
+        with pytest.raises(SchemaMismatch, match="no tensors"):
+            out.publish({}, step=0)
+        with pytest.raises(UsageError, match="partial=True"):
+            out.publish({"norm": state["norm"]}, step=0, partial=True)
+        out.publish(state, step=0)
     assert read(store) == all_bits(state)
 
 

@@ -25,6 +25,7 @@ from deltastore.protocol import keys
 from deltastore.protocol.chain import check_successor
 from deltastore.protocol.descriptors import Descriptor
 from deltastore.protocol.features import Requires
+from deltastore.protocol.limits import MAX_INT
 from deltastore.protocol.records import External, Kind
 from deltastore.runtime import Runtime
 from deltastore.store import Store
@@ -370,3 +371,22 @@ def test_after_a_refusal_of_an_undecided_commit_other_content_is_still_refused()
     with pytest.raises(OutcomeUnknown, match="undecided"):
         term.commit(content(term, step=99))
     assert term.commit(content(term)).version == 6
+
+
+@pytest.mark.parametrize(
+    ("now", "stored"),
+    [
+        (float("nan"), 0),
+        (float("-inf"), 0),
+        (-5.0, 0),
+        (float("inf"), MAX_INT),
+        (1e15, MAX_INT),
+        (1e308, MAX_INT),
+        (1.5, 1500),
+    ],
+)
+def test_a_clock_that_is_wrong_stops_nobody(now: float, stored: int) -> None:
+    storage = holding([])
+    store = Store.open(storage, retry=ONCE, runtime=Runtime(now=lambda: now, sleep=lambda _: None))
+    Term.begin(store, process=ME)
+    assert record(opened(storage).log.slot(0)).time == stored

@@ -71,6 +71,15 @@ def test_names_out_of_order_doubled_empty_or_too_long_are_refused(names: list[st
     assert read(*[[name, "U8", [1], None] for name in ["\uffff", "\U00010000"]])["\uffff"].nbytes == 1
 
 
+@pytest.mark.req("DS-SCHEMA-1")
+def test_no_tensor_is_called_what_safetensors_keeps_for_itself() -> None:
+    with pytest.raises(Unsupported, match="__metadata__"):
+        read(["__metadata__", "U8", [1], None])
+    with pytest.raises(Unsupported, match="__metadata__"):
+        Schema.of([TensorSpec("__metadata__", "U8", (1,)), TensorSpec("a", "U8", (1,))])
+    assert read(["a.__metadata__", "U8", [1], None]).nbytes == 1
+
+
 @pytest.mark.req("DS-SCHEMA-1", "DS-REC-2")
 @pytest.mark.parametrize(
     "data",
@@ -199,7 +208,7 @@ def test_sizes_and_counts_of_a_schema_are_bounded() -> None:
         Schema.from_bytes(bytes(limits.SCHEMA_BYTES + 1))
     with pytest.raises(LimitExceeded):
         Schema.from_bytes(
-            b"\x81\xa7tensors\xdd" + (limits.TENSORS + 1).to_bytes(4, "big") + b"\xc0" * 1_000_001
+            b"\x81\xa7tensors\xdd" + (limits.TENSORS + 1).to_bytes(4, "big") + b"\xc0" * (limits.TENSORS + 1)
         )
 
 
