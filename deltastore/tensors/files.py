@@ -104,7 +104,10 @@ def taken_for_weights(name: str) -> bool:
 def stamps(directory: Path) -> dict[str, Stamp]:
     """What tells one marker, index and set of weight files from another, by name; of those that are there."""
     found = {}
-    for name in (MARKER, INDEX, *sorted(path.name for path in directory.glob("*.safetensors"))):
+    weights: list[str] = []
+    with suppress(OSError):  # it may be gone for the moment of a swap
+        weights = sorted(path.name for path in directory.iterdir() if path.suffix == ".safetensors")
+    for name in (MARKER, INDEX, *weights):
         with suppress(OSError):
             status = (directory / name).stat()
             found[name] = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

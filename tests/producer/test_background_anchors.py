@@ -26,7 +26,7 @@ from support import (
 
 from deltastore import AnyOf, CatchUpBytes, MaxChain, Store
 from deltastore.backends.memory import MemoryBackend
-from deltastore.errors import AuthError, BadEdge, NoPath
+from deltastore.errors import AuthError, BadEdge, Diverged, NoPath
 from deltastore.maintenance import anchors as maintenance
 from deltastore.maintenance.anchors import add_anchor
 from deltastore.parallel import INLINE, Workers
@@ -148,7 +148,7 @@ def test_a_wrong_anchor_is_refused_by_its_writer(store: Store, monkeypatch: pyte
     newest = store.log.newest()
     assert newest is not None
     lying = replace(newest, record=replace(record(store, 4), state=1))
-    with pytest.raises((BadEdge, NoPath)):
+    with pytest.raises((BadEdge, Diverged, NoPath)):
         add_anchor(store, lying, workers=INLINE)
     real = dense
     monkeypatch.setattr(maintenance, "dense", lambda one, lanes: real(one, lanes ^ lanes.dtype.type(1)))

@@ -42,7 +42,7 @@ class PlainReader:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.slot_path(middle).exists() else (low, middle)
-        return low
+        return int(low)
 
     def slot_path(self, version: int) -> Path:
         return self.root / "versions" / f"{version:020d}"
@@ -61,7 +61,7 @@ class PlainReader:
         name = descriptor["sha256"].hex()
         data = (self.root / "objects" / name[:2] / name).read_bytes()
         assert (len(data), hashlib.sha256(data).hexdigest()) == (descriptor["size"], name)
-        return data
+        return bytes(data)
 
     def added(self, version: int, schema: bytes) -> list[dict[str, Any]]:
         """Section 5.5: edges from records of their own."""

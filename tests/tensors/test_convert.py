@@ -13,7 +13,7 @@ import torch
 from deltastore.tensors.convert import is_module, is_torch, stable
 
 
-class Ordinary(dict[str, np.ndarray]):  # type: ignore[type-arg]
+class Ordinary(dict[str, np.ndarray]):
     """As frameworks derive their state dicts."""
 
 
@@ -32,7 +32,7 @@ def test_only_what_holds_its_tensors_is_stable() -> None:
 def test_torch_that_is_being_imported_by_another_thread_has_no_tensors_yet(
     monkeypatch: pytest.MonkeyPatch, half: object
 ) -> None:
-    monkeypatch.setitem(sys.modules, "torch", half)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", half)
     assert not is_module({})
     assert not is_torch(np.zeros(2))
     assert stable({})

@@ -12,7 +12,7 @@ DOWN = Fault(before=Unavailable("down"))
 
 
 def test_without_a_plan_it_is_the_backend_itself() -> None:
-    inner = MemoryBackend("plain", conditional=False)
+    inner = MemoryBackend("faults-without-a-plan", conditional=False)
     backend: Backend = FaultBackend(inner)
     assert backend.url == inner.url
     assert backend.capabilities == inner.capabilities
