@@ -346,7 +346,11 @@ def schema_of(store: Store, slot: Slot) -> Schema:
         NoSuchVersion: It holds no weights: nothing was published before it.
     """
     if slot.record.schema is None:
-        raise NoSuchVersion(f"version {slot.version} holds no weights yet", version=slot.version)
+        raise NoSuchVersion(
+            f"version {slot.version} is a claim from before the first publish and holds no weights",
+            hint="Take a later version",
+            version=slot.version,
+        )
     return store.schema(slot.record.schema)
 
 

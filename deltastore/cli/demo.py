@@ -27,7 +27,7 @@ def demo(
         Path | None,
         typer.Option("--root", metavar="DIR", help="Where store and logs go; a temporary directory."),
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=2, help="Steps of the trainer.")] = 60,
+    steps: Annotated[int, typer.Option("--steps", min=20, help="Steps of the trainer.")] = 60,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Rollout workers at first.")] = 2,
     seed: Annotated[int, typer.Option("--seed", help="Of weights, prompts and sampling.")] = 0,
     json: Json = False,

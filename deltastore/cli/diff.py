@@ -16,7 +16,7 @@ EXAMPLES: Final = """\
 Examples:
 
 deltastore diff /mnt/shared/qwen-rl 1199 1200
-deltastore diff /mnt/shared/qwen-rl 0 1200 --top 50
+deltastore diff /mnt/shared/qwen-rl 1 1200 --top 50
 deltastore diff /mnt/shared/qwen-rl 1199 1200 --json | jq 'select(.changed)'
 """
 

@@ -35,7 +35,7 @@ def materialize(
 ) -> None:
     """Write a version as a Hugging Face checkpoint.
 
-    It is complete: weights, index, configuration and tokenizer. Every byte is checked against the
+    Weights and index, and the configuration and tokenizer if the trainer published them. Every byte is checked against the
     version's digest before the directory is swapped in by renaming. A directory that holds an earlier
     version costs only what has changed since; one that deltastore has not written is left alone. The
     weights pass through memory once.
@@ -65,4 +65,6 @@ def materialize(
     out.line(str(path))
     at = "" if info.step is None else f" (step {info.step})"
     took = f"{text.size(staged.bytes_fetched)} fetched in {seconds:.1f} s"
+    if not (path / "config.json").exists():
+        out.say("It has no config.json: the trainer published none (Producer(files=...)).")
     out.say(f"It holds version {info.version}{at}, state {text.digest(info.state)}: {took}.")

@@ -75,6 +75,8 @@ class Consumer:
         workers: Workers = DEFAULT,
         progress: Progress | None = None,
     ) -> None:
+        if not isinstance(store, Store):
+            raise UsageError(f"{store!r} is not a store", hint="Pass Store.open(...)")
         if check not in {"touched", "full"}:
             raise UsageError(f"check={check!r}", hint="It is 'touched' or 'full'")
         self.store = store
@@ -186,11 +188,10 @@ class Consumer:
     def _stage(self, slot: Slot) -> Staged:
         target = self.need_target()
         self._notice()
-        info = VersionInfo.of(slot)
-        record = slot.record
-        if not isinstance(record, VersionRecord) or record.state is None:
-            raise NoSuchVersion(f"version {slot.version} holds no weights yet", version=slot.version)
+        info, record = VersionInfo.of(slot), slot.record
         schema = schema_of(self.store, slot)
+        if not isinstance(record, VersionRecord) or record.state is None:
+            raise NoSuchVersion(f"version {slot.version} holds no weights", version=slot.version)
         target.bind(schema)
         self._look(target, schema)
         goal = Held(slot.version, schema, record.state, slot.sha256, record.files)

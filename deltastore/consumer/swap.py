@@ -84,8 +84,11 @@ class Place:
             UsageError: It is not empty and has no marker (DS-DIR-2).
         """
         with suppress(OSError):
-            if not os.path.lexists(self._old) and not _foreign(self.path):
-                return
+            if not os.path.lexists(self._old):
+                if not _foreign(self.path):
+                    return
+                if not os.path.lexists(self._lock):  # nobody has ever swapped here
+                    self._check_ours()
         with self.alone(), map_errors(str(self.path)):  # it may have looked so only while another one swaps
             self.recover()
             self._check_ours()
@@ -141,10 +144,10 @@ class Place:
 
     def _check_ours(self) -> None:
         if _foreign(self.path):
-            raise UsageError(
-                f"{self.path} is not empty and was not made by deltastore",
-                hint="Choose another directory; nothing in it was touched",
+            what = (
+                "is not empty and was not made by deltastore" if self.path.is_dir() else "is not a directory"
             )
+            raise UsageError(f"{self.path} {what}", hint="Choose another place; nothing in it was touched")
 
     def _sweep(self) -> None:
         """Removes directories that were being written and that no process holds any longer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,7 +105,7 @@ def status(ledger: Ledger) -> str:
             return "starting"
         return f"{ledger.warmed.step} supervised steps, expected reward {ledger.warmed.reward:.2f}"
     newest = max(ledger.published)
-    parts = [f"version {newest}"]
+    parts = [f"newest version {newest}"]
     if ledger.trained:
         recent = [step.reward for step in ledger.trained[-_RECENT:]]
         version = ledger.published[newest]
@@ -142,7 +143,7 @@ def rows(result: DemoResult) -> list[tuple[str, str]]:
 def _verdict(result: DemoResult) -> str:
     versions = f"{result.versions} of {result.versions} versions"
     if result.identical:
-        return f"{versions} bit-identical on every worker"
+        return f"{versions} bit-identical on every worker that held them"
     return f"NOT {versions}: {result.covered} compared, {len(result.differing)} pairs differ"
 
 
@@ -150,12 +151,21 @@ def next_commands(result: DemoResult) -> list[str]:
     """Commands that look into the store that was left."""
     last = result.last_version
     return [
-        f"deltastore log {result.url}",
-        f"deltastore show {result.url} {last}",
-        f"deltastore diff {result.url} {last - 1} {last}",
-        f"deltastore materialize {result.url} ./checkpoint",
-        f"deltastore doctor {result.url}",
+        f"{_program()} {command}"
+        for command in (
+            f"log {result.url}",
+            f"show {result.url} {last}",
+            f"diff {result.url} {last - 1} {last}",
+            f"materialize {result.url} ./checkpoint",
+            f"doctor {result.url}",
+        )
     ]
+
+
+def _program() -> str:
+    """How to call the command line: by its name, or by its path where it is not on the PATH."""
+    beside = Path(sys.executable).with_name("deltastore")
+    return "deltastore" if shutil.which("deltastore") or not beside.exists() else str(beside)
 
 
 def print_result(result: DemoResult, *, as_json: bool) -> None:

@@ -107,7 +107,10 @@ class Anchors:
                 shard_bytes=self._shard_bytes,
             )
         except Exception as error:  # noqa: BLE001 - nothing here may hurt the log, nor the end of the process
-            _log.warning("no anchor was added", extra={"version": slot.version, "error": str(error)})
+            if not isinstance(error, RuntimeError):  # what threads say when the interpreter ends
+                _log.warning(
+                    "no anchor was added to version %d: %s; the next one is tried", slot.version, error
+                )
             return
         with self._lock:
             self._anchored(edge)

@@ -95,6 +95,8 @@ class Producer:
         shard_bytes: int = SHARD_BYTES,
         process: Process | None = None,
     ) -> None:
+        if not isinstance(store, Store):
+            raise UsageError(f"{store!r} is not a store", hint="Pass Store.open(...) or Store.ensure(...)")
         store.check_writable()
         if on_nonfinite not in {"raise", "allow"}:
             raise UsageError(f"on_nonfinite={on_nonfinite!r}", hint="It is 'raise' or 'allow'")

@@ -7,6 +7,7 @@ producer's business.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Self
 
@@ -114,6 +115,23 @@ class Store:
         identity = Identity.from_bytes(data)
         features.check(identity.requires, "read", where="STORE.json")
         return cls(Access(backend, identity, runtime, policy))
+
+    @classmethod
+    def ensure(
+        cls,
+        url: str | Backend,
+        *,
+        options: Mapping[str, str] | None = None,
+        runtime: Runtime = SYSTEM,
+        retry: RetryPolicy | None = None,
+    ) -> Self:
+        """Opens the store at a root, or makes an empty one where there is none; for scripts that restart."""
+        try:
+            return cls.open(url, options=options, runtime=runtime, retry=retry)
+        except NotFound:
+            with suppress(StoreExists):  # somebody else was faster
+                return cls.create(url, options=options, runtime=runtime, retry=retry)
+            return cls.open(url, options=options, runtime=runtime, retry=retry)
 
     @property
     def url(self) -> str:

@@ -226,8 +226,8 @@ def test_commands_that_need_no_torch_do_not_import_it(root: Path) -> None:
 def test_the_demo_is_asked_for_what_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[DemoConfig] = []
     monkeypatch.setattr(demo_package, "run", asked.append)
-    succeed("demo", "--root", tmp_path, "--steps", 9, "--workers", 3, "--seed", 4)
-    assert asked == [DemoConfig(root=tmp_path, steps=9, workers=3, seed=4, as_json=False)]
+    succeed("demo", "--root", tmp_path, "--steps", 25, "--workers", 3, "--seed", 4)
+    assert asked == [DemoConfig(root=tmp_path, steps=25, workers=3, seed=4, as_json=False)]
 
 
 def test_a_demo_that_fails_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:

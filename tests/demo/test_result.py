@@ -49,7 +49,7 @@ def test_the_result_adds_up_what_the_processes_told(tmp_path: Path) -> None:
     assert (found.staleness_mean, found.staleness_max, found.dropped) == (1.5, 2, 2)
     assert (found.compared, found.covered, found.identical) == (5, 3, True)
     judge(found)
-    assert "3 of 3 versions bit-identical on every worker" in dict(rows(found)).values()
+    assert "3 of 3 versions bit-identical on every worker that held them" in dict(rows(found)).values()
 
 
 def test_the_line_of_json_has_exactly_the_promised_fields(tmp_path: Path) -> None:

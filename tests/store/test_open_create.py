@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,3 +192,9 @@ def test_a_store_is_opened_by_url_and_closed_by_its_context() -> None:
         assert again.identity == store.identity
         assert again.url == "memory://test-open-create"
         assert again.runtime is store.runtime
+
+
+def test_ensure_makes_a_store_once(tmp_path: Path) -> None:
+    first = Store.ensure(str(tmp_path / "store"))
+    again = Store.ensure(str(tmp_path / "store"))
+    assert again.identity == first.identity
