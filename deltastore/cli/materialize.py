@@ -35,10 +35,10 @@ def materialize(
 ) -> None:
     """Write a version as a Hugging Face checkpoint.
 
-    Weights and index, and the configuration and tokenizer if the trainer published them. Every byte is checked against the
-    version's digest before the directory is swapped in by renaming. A directory that holds an earlier
-    version costs only what has changed since; one that deltastore has not written is left alone. The
-    weights pass through memory once.
+    Weights and index, and the configuration and tokenizer if the trainer published them. Every byte is
+    checked against the version's digest before the directory is swapped in by renaming. A directory that
+    holds an earlier version costs only what has changed since; one that deltastore has not written is left
+    alone. The weights pass through memory once.
     """
     out = Output(json=json)
     with opened(url) as store, out.progress("fetching") as progress:

@@ -245,7 +245,7 @@ def test_what_is_not_ours_is_left_alone(store: Store, path: Path, what: str) -> 
             (path / "precious").mkdir()
         else:
             (path / (".precious" if "hidden" in what else "precious")).write_text("precious")
-    with pytest.raises(UsageError, match="was not made by deltastore|is not a directory"):
+    with pytest.raises(UsageError, match=r"was not made by deltastore|is not a directory"):
         consumer(store, path)
     assert path.is_file() or len(list(path.iterdir())) == 1
 
