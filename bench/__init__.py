@@ -1,0 +1,1 @@
+"""Measures deltastore beside its peers and the limits of the machine: `python -m bench`, see README.md."""
