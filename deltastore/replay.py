@@ -29,7 +29,7 @@ from deltastore.errors import (
 )
 from deltastore.parallel import DEFAULT, Workers
 from deltastore.protocol.descriptors import ShardDescriptor, Slice, check_cover, resolve
-from deltastore.protocol.digest import MASK, Lanes, digest, tensor_key
+from deltastore.protocol.digest import MASK, Lanes, tensor_key
 from deltastore.protocol.edges import Edge
 from deltastore.protocol.keys import Base
 from deltastore.protocol.planning import Plan, cheapest, identity_edge
@@ -238,10 +238,10 @@ def _evaluate(one: Slice, spec: SliceSpec, change: Change, source: Reader | None
     """The patch that a change is, in positions of its tensor, and what it does to the digest."""
     key = tensor_key(spec.name)
     if isinstance(change, Whole):
-        delta = digest(change.lanes, key, spec.first_word)
+        delta = kernels.digest(change.lanes, key, spec.first_word)
         if source is not None:
             old = np.ascontiguousarray(source.read(spec.name, spec.start, spec.stop))
-            delta = (delta - digest(old, key, spec.first_word)) & MASK
+            delta = (delta - kernels.digest(old, key, spec.first_word)) & MASK
         if spec.whole:
             return Patch(one.tensor, None, change.lanes), delta
         return Patch(one.tensor, np.arange(spec.start, spec.stop), change.lanes), delta
@@ -250,6 +250,10 @@ def _evaluate(one: Slice, spec: SliceSpec, change: Change, source: Reader | None
     if source is None:
         raise BadShard(f"tensor {spec.label!r} is sparse in an anchor")
     held = source
+    view = held.view(spec.name)
+    if view is not None:
+        values, delta = kernels.patch(spec, view[spec.start : spec.stop], change)
+        return Patch(one.tensor, change.positions + spec.start, values), delta
 
     def read(positions: Positions) -> Lanes:
         return held.gather(spec.name, positions + spec.start)

@@ -10,10 +10,10 @@ import xxhash
 
 from deltastore import codec
 from deltastore.codec import kernels
-from deltastore.codec.types import Change, Dense, Diff, Encoded, SliceSpec, Whole
+from deltastore.codec.types import Delta, Dense, Encoded, SliceSpec, Whole
 from deltastore.errors import BadShard, Unsupported
 from deltastore.protocol.descriptors import ShardDescriptor, Slice, compress
-from deltastore.protocol.digest import Lanes, digest, tensor_key
+from deltastore.protocol.digest import Lanes, tensor_key
 from deltastore.protocol.limits import SHARD_BYTES
 from deltastore.protocol.schema import Schema
 from deltastore.protocol.wire import sha256
@@ -44,7 +44,7 @@ def make_delta(
     codec_id: str,
     schema: Schema,
     slices: Sequence[Slice],
-    diffs: Sequence[Diff],
+    deltas: Sequence[Delta],
     *,
     nonce: bytes,
     check: bool,
@@ -55,20 +55,20 @@ def make_delta(
         codec_id: A delta codec.
         schema: That the slices are of.
         slices: In schema order.
-        diffs: One for each of them.
+        deltas: One for each of them.
         nonce: 16 random bytes.
-        check: Decode the result and compare it with the diffs: a wrong delta never enters the log.
+        check: Decode the result and compare it with the deltas: a wrong delta never enters the log.
 
     Raises:
-        BadShard: It does not decode to the diffs.
+        BadShard: It does not decode to the deltas.
     """
     chosen = codec.DELTA[codec_id]
-    encoded = chosen.encode(diffs, nonce=nonce)
+    encoded = chosen.encode(deltas, nonce=nonce)
     if check:
-        decoded = chosen.decode(encoded.data, [d.spec for d in diffs], raw_size=encoded.raw_size)
-        for diff, change, delta in zip(diffs, decoded.changes, decoded.deltas, strict=True):
-            if delta != diff.state_delta or not _says(change, diff):
-                raise _not_itself(codec_id, diff.spec)
+        decoded = chosen.decode(encoded.data, [d.spec for d in deltas], raw_size=encoded.raw_size)
+        for delta, change, digest_ in zip(deltas, decoded.changes, decoded.deltas, strict=True):
+            if digest_ != delta.state_delta or not delta.says(change):
+                raise _not_itself(codec_id, delta.spec)
     return _described(codec_id, schema, slices, encoded)
 
 
@@ -96,15 +96,7 @@ def make_anchor(
 def dense(one: Slice, lanes: Lanes) -> Dense:
     """A whole slice with its digest."""
     spec = spec_of(one)
-    return Dense(spec, lanes, digest(lanes, tensor_key(spec.name), spec.first_word))
-
-
-def _says(change: Change, diff: Diff) -> bool:
-    if isinstance(change, Whole):
-        return diff.whole is not None and np.array_equal(change.lanes, diff.whole)
-    return np.array_equal(change.positions, diff.positions) and np.array_equal(
-        kernels.new_bits(change, diff.old), diff.new
-    )
+    return Dense(spec, lanes, kernels.digest(lanes, tensor_key(spec.name), spec.first_word))
 
 
 def _described(codec_id: str, schema: Schema, slices: Sequence[Slice], encoded: Encoded) -> Shard:

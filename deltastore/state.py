@@ -11,8 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
+from deltastore.codec import kernels
 from deltastore.codec.types import Positions, uint
-from deltastore.protocol.digest import MASK, Lanes, digest, tensor_key
+from deltastore.protocol.digest import MASK, Lanes, tensor_key
 from deltastore.protocol.schema import Schema, TensorSpec
 from deltastore.tensors.host import HostTensor
 
@@ -26,6 +27,10 @@ class Reader(Protocol):
 
     def read(self, name: str, start: int, stop: int) -> Lanes:
         """Lanes `start` to `stop` of a tensor; may be a view that is only read."""
+        ...
+
+    def view(self, name: str) -> Lanes | None:
+        """All lanes of a tensor as they lie in host memory, or None if they do not lie there in a row."""
         ...
 
 
@@ -58,6 +63,10 @@ class HostState:
         """A view of lanes `start` to `stop`."""
         return self.lanes(name)[start:stop]
 
+    def view(self, name: str) -> Lanes | None:
+        """All lanes."""
+        return self.lanes(name)
+
     def digest(self) -> int:
         """The state digest, from every byte."""
         return digest_of(self, self.schema)
@@ -78,9 +87,8 @@ def digest_of(reader: Reader, schema: Schema) -> int:
     """The state digest of whatever a reader holds, from every byte (DS-DIGEST-4)."""
     total = 0
     for tensor in schema.owners:
-        total += digest(
-            np.ascontiguousarray(reader.read(tensor.name, 0, tensor.lanes)), tensor_key(tensor.name)
-        )
+        lanes = np.ascontiguousarray(reader.read(tensor.name, 0, tensor.lanes))
+        total += kernels.digest(lanes, tensor_key(tensor.name))
     return total & MASK
 
 
@@ -108,7 +116,7 @@ class Patch:
         if self.positions is None:
             lanes[:] = self.values
         else:
-            lanes[self.positions] = self.values
+            kernels.scatter(lanes, self.positions, self.values)
 
     def over(self, earlier: Patch) -> Patch:
         """The patch that does `earlier` and then this; `earlier` is not used afterwards."""
@@ -167,6 +175,13 @@ class Overlay:
         low, high = np.searchsorted(patch.positions, (start, stop))
         lanes[patch.positions[low:high] - start] = patch.values[low:high]
         return lanes
+
+    def view(self, name: str) -> Lanes | None:
+        """All lanes, where no patch or one of all lanes lies over them."""
+        patch = self.patches.get(name)
+        if patch is None:
+            return self._under(name).view(name)
+        return patch.values if patch.positions is None else None
 
     def put(self, patch: Patch) -> None:
         """Lays a patch over what is there."""

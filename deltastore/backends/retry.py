@@ -35,7 +35,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if not (self.deadline >= 0 and 0 < self.base <= self.cap):
-            raise UsageError(f"{self} cannot be followed", hint="deadline >= 0 and 0 < base <= cap")
+            raise UsageError(f"{self} cannot be followed", hint="It needs deadline >= 0 and 0 < base <= cap")
 
 
 DEFAULT = RetryPolicy()

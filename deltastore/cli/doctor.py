@@ -17,6 +17,7 @@ from deltastore.backends.probe import Finding, Verdict, probe
 from deltastore.cli.checkup import check_store
 from deltastore.cli.options import Json
 from deltastore.cli.output import Cell, Column, Output, Table
+from deltastore.codec import kernels
 from deltastore.errors import BackendError, IntegrityError
 
 EXAMPLES: Final = """\
@@ -30,7 +31,6 @@ Exits with 4 where something is damaged or breaks its promises,
 with 3 where there is no store or the storage is not to be reached.
 """
 
-KERNELS: Final = "numpy (no compiled kernels in this release)"
 _PACKAGES: Final = ("numpy", "safetensors", "zstandard", "xxhash", "msgpack", "torch")
 _STYLES: Final = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
 
@@ -77,10 +77,15 @@ def _environment(out: Output) -> None:
     system = f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} CPUs"
     if out.json:
         versions = {"deltastore": __version__, "python": platform.python_version(), **found}
-        out.record("environment", versions=versions, kernels=KERNELS, platform=system)
+        out.record("environment", versions=versions, kernels=kernels.NAME, platform=system)
         return
     packages = [(name, version or "not installed") for name, version in found.items()]
-    facts = [("python", platform.python_version()), *packages, ("kernels", KERNELS), ("platform", system)]
+    facts = [
+        ("python", platform.python_version()),
+        *packages,
+        ("kernels", kernels.NAME),
+        ("platform", system),
+    ]
     out.facts(f"deltastore {__version__}", facts)
 
 

@@ -1,4 +1,4 @@
-"""Codec `abs` (spec, Codec abs): gaps, and the new bits of changed lanes in byte planes `V0` to `V7`.
+"""Codec `abs` (spec, Codec abs): gaps, and the new bits of changed lanes in the planes `V0` to `V7`.
 
 Applying twice does no harm, and needs no exact base.
 """
@@ -10,31 +10,44 @@ from typing import Final
 
 import numpy as np
 
-from deltastore.codec import gaps, kernels
+from deltastore.codec import gaps, kernels, planes
 from deltastore.codec.kernels import Bytes, Counts
-from deltastore.codec.types import Decoded, Diff, Encoded, SliceSpec
+from deltastore.codec.planes import Take
+from deltastore.codec.types import Change, Decoded, Diff, Encoded, SliceSpec, Sparse
 from deltastore.protocol.digest import Lanes
 
 
-class _Bits:
-    """Values as they are."""
+class _Values:
+    """New bits as values of the gap code."""
 
     codec = "abs"
-    relative = False
     columns = 0
-    streams = tuple(f"V{i}" for i in range(8))
+    streams: tuple[str, ...] = tuple(f"V{i}" for i in range(8))
+    planes = streams
 
-    def encode(self, diff: Diff, changes: Counts) -> tuple[dict[str, Bytes], Counts]:
-        planes = kernels.split_planes(diff.new)
-        parts = dict(zip(self.streams, planes, strict=False))
-        return parts, np.empty((changes.size, 0), np.int64)
+    def parts(self, delta: Diff, *, wide: bool) -> dict[str, Bytes]:
+        changes = kernels.per_block(delta.positions, kernels.block_ends(delta.spec.lanes))
+        symbols, counts = kernels.gap_encode(delta.positions, changes, 2 if wide else 1)
+        table = np.column_stack((counts, changes)).astype("<u4")
+        low_high = kernels.split_planes(symbols)
+        return {
+            "T": table.reshape(-1).view(np.uint8),
+            **dict(zip("HI" if wide else "G", low_high, strict=True)),
+            **planes.split(delta.spec, delta.new, self.streams),
+        }
 
     def sizes(self, spec: SliceSpec, changes: Counts, _counts: Counts) -> dict[str, int]:
-        return dict.fromkeys(self.streams[: spec.lane_bytes], int(changes.sum()))
+        return planes.sizes(spec, int(changes.sum()), self.streams)
 
-    def decode(self, spec: SliceSpec, changes: Counts, counts: Counts, take: gaps.Take) -> Lanes:
-        sizes = self.sizes(spec, changes, counts)
-        return kernels.merge_planes([take(name, size) for name, size in sizes.items()])
+    def decode(self, item: gaps.Slice, take: Take) -> Change:
+        low, high = item.planes(take)
+        symbols = kernels.merge_planes([low, high] if high.size else [low])
+        positions = kernels.gap_decode(symbols, item.symbols, item.changes, item.spec.lanes)
+        values = planes.join(item.spec, positions.size, take, self.streams)
+        return Sparse(positions, values, relative=False)
+
+
+_VALUES: Final = _Values()
 
 
 class Abs:
@@ -43,13 +56,18 @@ class Abs:
     id: Final = "abs"
     kind: Final = "delta"
 
-    def encode(self, diffs: Sequence[Diff], *, nonce: bytes) -> Encoded:
+    def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> Diff:
+        """See `DeltaCodec.diff`."""
+        return kernels.diff(spec, base, new)
+
+    def unchanged(self, spec: SliceSpec) -> Diff:
+        """See `DeltaCodec.unchanged`."""
+        return Diff.none(spec)
+
+    def encode(self, deltas: Sequence[Diff], *, nonce: bytes) -> Encoded:
         """See `DeltaCodec.encode`."""
-        return gaps.encode(_BITS, diffs, nonce=nonce)
+        return gaps.encode(_VALUES, deltas, nonce=nonce)
 
     def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
         """See `DeltaCodec.decode`; sparse changes are absolute."""
-        return gaps.decode(_BITS, data, specs, raw_size=raw_size)
-
-
-_BITS: Final = _Bits()
+        return gaps.decode(_VALUES, data, specs, raw_size=raw_size)

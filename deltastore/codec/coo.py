@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from deltastore.codec import shard
+from deltastore.codec import kernels, shard
 from deltastore.codec.types import Decoded, Diff, Encoded, SliceSpec, Sparse
 from deltastore.errors import BadShard
-from deltastore.protocol.digest import MASK
+from deltastore.protocol.digest import MASK, Lanes
 
 _WIDE: Final = 2**31
 
@@ -24,19 +24,27 @@ class Coo:
     id: Final = "coo"
     kind: Final = "delta"
 
-    def encode(self, diffs: Sequence[Diff], *, nonce: bytes) -> Encoded:
+    def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> Diff:
+        """See `DeltaCodec.diff`."""
+        return kernels.diff(spec, base, new)
+
+    def unchanged(self, spec: SliceSpec) -> Diff:
+        """See `DeltaCodec.unchanged`."""
+        return Diff.none(spec)
+
+    def encode(self, deltas: Sequence[Diff], *, nonce: bytes) -> Encoded:
         """See `DeltaCodec.encode`; tensors whose names would collide are refused."""
         tensors: list[tuple[str, shard.Tensor]] = []
-        for diff in diffs:
+        for diff in deltas:
             if diff.changed:
                 tensors += _tensors(diff)
-        changed = [diff.changed for diff in diffs]
-        deltas = [diff.state_delta for diff in diffs]
-        meta = shard.Meta(self.id, shard.nonce_text(nonce), changed, deltas)
+        changed = [diff.changed for diff in deltas]
+        digests = [diff.state_delta for diff in deltas]
+        meta = shard.Meta(self.id, shard.nonce_text(nonce), changed, digests)
         return Encoded(
             data=shard.build(meta, tensors),
             raw_size=sum(len(tensor.data) for _, tensor in tensors),
-            state_delta=sum(deltas) & MASK,
+            state_delta=sum(digests) & MASK,
             changed=sum(changed),
         )
 

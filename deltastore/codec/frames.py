@@ -33,7 +33,7 @@ _PARAMETERS: Final = zstandard.ZstdCompressionParameters(
 
 
 def compress(raw: bytes | memoryview) -> tuple[bytes, list[int]]:
-    """Compress a stream that is not empty.
+    """Compresses a stream that is not empty.
 
     Returns:
         The frames, one after the other, and the stored size of each.
@@ -46,7 +46,7 @@ def compress(raw: bytes | memoryview) -> tuple[bytes, list[int]]:
 
 
 def decompress(data: memoryview, sizes: Sequence[int], raw: int) -> bytes:
-    """Inflate a stream.
+    """Inflates a stream.
 
     Args:
         data: The frames.

@@ -97,7 +97,7 @@ def build(
     *,
     extra: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Write a shard; the same arguments give the same bytes.
+    """Writes a shard; the same arguments give the same bytes.
 
     Args:
         meta: What goes under our key.
@@ -115,7 +115,7 @@ def build(
         if name in header:
             raise Unsupported(
                 f"two tensors of a shard would have the name {name!r}",
-                hint="use another codec, or rename the tensor",
+                hint="Use another codec, or rename the tensor",
                 tensor=name,
             )
         stop = at + len(tensor.data)
@@ -162,7 +162,7 @@ def _within(size: int, limit: int, what: str) -> None:
 
 
 def open_shard(data: bytes, specs: Sequence[SliceSpec], *, codec: str) -> ShardFile:
-    """Read a shard that must be of this codec and have an entry for each of these slices.
+    """Reads a shard that must be of this codec and have an entry for each of these slices.
 
     Raises:
         BadShard: It breaks a rule of the container, or is of another codec or of other slices.
@@ -183,7 +183,7 @@ def open_shard(data: bytes, specs: Sequence[SliceSpec], *, codec: str) -> ShardF
 
 
 def check_raw_size(raw_size: int, actual: int, specs: Sequence[SliceSpec]) -> None:
-    """Compare what the descriptor declares with what the shard does and with the limit.
+    """Compares what the descriptor declares with what the shard does and with the limit.
 
     Raises:
         BadShard: They differ.
@@ -196,7 +196,7 @@ def check_raw_size(raw_size: int, actual: int, specs: Sequence[SliceSpec]) -> No
 
 
 def parse(data: bytes) -> ShardFile:
-    """Read a shard of any codec; tensors are views of `data`.
+    """Reads a shard of any codec; tensors are views of `data`.
 
     Raises:
         BadShard: It breaks a rule of the container.
@@ -257,7 +257,7 @@ def _parse_meta(fields: Mapping[str, object]) -> Meta:
     if type(version) is not int or version != FORMAT:
         raise BadShard(
             f"the shard has format {version!r}, this release reads {FORMAT}",
-            hint="upgrade deltastore",
+            hint="Upgrade deltastore",
         )
     codec, nonce = fields.get("codec"), fields.get("nonce")
     if not isinstance(codec, str) or not isinstance(nonce, str) or not _NONCE.fullmatch(nonce):

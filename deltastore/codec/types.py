@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deltastore.errors import SchemaMismatch
+from deltastore.errors import SchemaMismatch, Unsupported
 from deltastore.protocol import dtypes
 from deltastore.protocol.digest import Lanes
 
 Positions = NDArray[np.int64]
 """Lanes of a slice, counted from its start, ascending, each at most once."""
 
+_DENSE: Final = 4
+"""Below one change in so many lanes no codec stores a slice whole."""
 _UINTS = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 
 
@@ -87,8 +89,23 @@ class SliceSpec:
         """The name of the slice in a shard: the tensor's, with `[start:stop]` if it is a part of it."""
         return self.name if self.whole else f"{self.name}[{self.start}:{self.stop}]"
 
+    def check_end(self) -> None:
+        """Refuses a slice that ends inside a word that is not the tensor's last; the digest relies on it.
+
+        Cannot fail where slices start at multiples of 8 bytes and tile their tensor.
+
+        Raises:
+            Unsupported: It does.
+        """
+        if self.nbytes % 8 and self.stop != self.total:
+            raise Unsupported(
+                f"slice {self.label!r} ends inside an 8-byte word of its tensor",
+                hint="Cut slices at multiples of 8 bytes",
+                tensor=self.name,
+            )
+
     def check(self, lanes: Lanes) -> None:
-        """Make sure that an array is the lanes of this slice.
+        """Makes sure that an array is the lanes of this slice.
 
         Raises:
             SchemaMismatch: Another type or length, or not contiguous.
@@ -98,9 +115,19 @@ class SliceSpec:
             raise SchemaMismatch(
                 f"slice {self.label!r} is {self.lanes} contiguous lanes of {self.uint}, "
                 f"not an array {lanes.dtype}{list(lanes.shape)}",
-                hint="pass the bit patterns as flat unsigned integers",
+                hint="Pass the bit patterns as flat unsigned integers",
                 tensor=self.name,
             )
+
+
+def count_nonfinite(dtype: str, lanes: Lanes) -> int:
+    """How many lanes are the bit pattern of a NaN or an infinity of that dtype."""
+    if dtype == "C64":
+        return count_nonfinite("F32", np.ascontiguousarray(lanes).view(np.uint32))
+    if dtype not in dtypes.NONFINITE:
+        return 0
+    mask, value = (lanes.dtype.type(n) for n in dtypes.NONFINITE[dtype])
+    return int(np.count_nonzero((lanes & mask) == value))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +155,81 @@ class Whole:
 Change = Sparse | Whole
 
 
+def whole_copy(base: Lanes, changed: int) -> Lanes | None:
+    """A copy of all lanes where so many changed that a slice may be stored whole; below that none is.
+
+    Of the base, once it has moved: whoever writes to the new weights meanwhile must not make it differ.
+    """
+    if not changed or changed * _DENSE < base.size:
+        return None
+    kept = base.copy()
+    kept.flags.writeable = False
+    return kept
+
+
+Stream = bytes | memoryview
+
+
+class Streams(NamedTuple):
+    """The `ulp` streams of one slice as they are written first, with 8-bit gaps."""
+
+    table: bytes
+    gaps: bytes
+    codes: bytes
+    near: bytes
+    far: bytes
+
+
+class Coded(NamedTuple):
+    """The `ulp` streams of one slice as they are stored; `high` is empty where gaps are 8-bit."""
+
+    table: Stream
+    low: Stream
+    high: Stream
+    codes: Stream
+    near: Stream
+    far: Stream
+
+
+class Found(NamedTuple):
+    """What a comparison found: streams, lanes changed, change of the digest, new values not finite."""
+
+    streams: Streams
+    changed: int
+    state_delta: int
+    nonfinite: int
+
+
+class Delta(Protocol):
+    """What changed in one slice, in the form that a codec wants it in."""
+
+    @property
+    def spec(self) -> SliceSpec:
+        """The slice."""
+
+    @property
+    def changed(self) -> int:
+        """Lanes that changed."""
+
+    @property
+    def state_delta(self) -> int:
+        """What the change adds to the state digest, modulo 2^64."""
+
+    @property
+    def nonfinite(self) -> int:
+        """New values that are NaN or infinite."""
+
+    @property
+    def whole(self) -> Lanes | None:
+        """All lanes after, where so many changed that the slice may be stored whole."""
+
+    def undo(self, base: Lanes) -> None:
+        """Puts the old bits back into a base that has moved with this delta."""
+
+    def says(self, change: Change) -> bool:
+        """Whether a change is exactly this one: what a codec must decode to."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Diff:
     """What changed in one slice from one state to the next.
@@ -149,14 +251,32 @@ class Diff:
     state_delta: int
     whole: Lanes | None = None
 
+    @classmethod
+    def none(cls, spec: SliceSpec) -> Self:
+        """A slice in which nothing changed."""
+        empty = np.empty(0, spec.uint)
+        return cls(spec, np.empty(0, np.int64), empty, empty, 0)
+
     @property
     def changed(self) -> int:
         """Number of lanes that changed."""
         return int(self.positions.size)
 
+    @property
+    def nonfinite(self) -> int:
+        """New values that are NaN or infinite."""
+        return count_nonfinite(self.spec.dtype, self.new)
+
     def undo(self, base: Lanes) -> None:
-        """Put the old bits back into a base that has moved with this diff."""
+        """Puts the old bits back into a base that has moved with this diff."""
         base[self.positions] = self.old
+
+    def says(self, change: Change) -> bool:
+        """Whether a change is exactly this one."""
+        if isinstance(change, Whole):
+            return self.whole is not None and np.array_equal(change.lanes, self.whole)
+        new = self.old + change.values if change.relative else change.values
+        return np.array_equal(change.positions, self.positions) and np.array_equal(new, self.new)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,8 +326,12 @@ class Decoded:
     deltas: list[int]
 
 
-class DeltaCodec(Protocol):
-    """Turns what changed into a shard and back."""
+D = TypeVar("D", bound=Delta)
+"""The form of a delta that a codec makes and takes."""
+
+
+class DeltaCodec(Protocol[D]):
+    """Compares, and turns what changed into a shard and back."""
 
     @property
     def id(self) -> str:
@@ -217,11 +341,22 @@ class DeltaCodec(Protocol):
     def kind(self) -> Literal["delta"]:
         """Which edges it is for."""
 
-    def encode(self, diffs: Sequence[Diff], *, nonce: bytes) -> Encoded:
-        """Write a shard with one slice per diff.
+    def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> D:
+        """Compares, and moves `base` to `new` in place.
+
+        Raises:
+            SchemaMismatch: An array is not of the slice; the base has not moved. After any other error it may
+                have.
+        """
+
+    def unchanged(self, spec: SliceSpec) -> D:
+        """A slice in which nothing changed."""
+
+    def encode(self, deltas: Sequence[D], *, nonce: bytes) -> Encoded:
+        """Writes a shard with one slice per delta.
 
         Args:
-            diffs: In schema order.
+            deltas: In schema order.
             nonce: 16 random bytes, so that two encodings never share a key.
 
         Raises:
@@ -229,7 +364,7 @@ class DeltaCodec(Protocol):
         """
 
     def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
-        """Read a shard that holds exactly these slices.
+        """Reads a shard that holds exactly these slices.
 
         Raises:
             BadShard: Anything in it breaks the rules of the codec.
@@ -249,7 +384,7 @@ class AnchorCodec(Protocol):
         """Which edges it is for."""
 
     def encode(self, denses: Sequence[Dense], *, nonce: bytes) -> Encoded:
-        """Write a shard of whole slices; arguments and errors as for `DeltaCodec.encode`."""
+        """Writes a shard of whole slices; arguments and errors as for `DeltaCodec.encode`."""
 
     def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
-        """Read a shard that holds exactly these slices; every change is `Whole`. Errors as for deltas."""
+        """Reads a shard that holds exactly these slices; every change is `Whole`. Errors as for deltas."""

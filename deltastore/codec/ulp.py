@@ -1,54 +1,91 @@
-"""Codec `ulp` (spec, Codec ulp): gaps, and the difference of bit patterns; the default delta.
-
-The step of a changed lane is new - old modulo 2^width: -1 and 1 are 2-bit codes in `U`, others escape to a
-byte in `X`, and from there to the full width in `Y`. Steps of successive deltas add.
-"""
+"""Codec `ulp` (spec, Codec ulp): gaps, and the difference of bit patterns; the default delta."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from deltastore.codec import gaps, kernels
 from deltastore.codec.kernels import Bytes, Counts
-from deltastore.codec.types import Decoded, Diff, Encoded, SliceSpec
-from deltastore.errors import BadShard, UsageError
+from deltastore.codec.planes import Take
+from deltastore.codec.types import (
+    Change,
+    Coded,
+    Decoded,
+    Encoded,
+    SliceSpec,
+    Sparse,
+    Streams,
+    Whole,
+    whole_copy,
+)
+from deltastore.errors import BadShard
 from deltastore.protocol.digest import Lanes
 
-_ESCAPE: Final = 2
-_FIRST: Final = 3
-"""The smallest zigzag number that is an escape; 1 and 2 are the steps -1 and 1."""
-_LARGEST: Final = 255
-"""What stands in `X` for a step that is in `Y`."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """What changed in one slice, as the streams that will be stored: about a byte per change.
+
+    Attributes:
+        spec: The slice.
+        streams: With 8-bit gaps.
+        changed: Lanes that changed.
+        state_delta: What the change adds to the state digest, modulo 2^64.
+        nonfinite: New values that are NaN or infinite.
+        whole: All lanes after, where so many changed that the slice may be stored whole.
+    """
+
+    spec: SliceSpec
+    streams: Streams
+    changed: int
+    state_delta: int
+    nonfinite: int = 0
+    whole: Lanes | None = None
+
+    def coded(self, *, wide: bool = False) -> Coded:
+        """The streams as they are stored, with 8-bit or 16-bit gaps."""
+        table, symbols, codes, near, far = self.streams
+        return kernels.widen(self.streams) if wide else Coded(table, symbols, b"", codes, near, far)
+
+    def undo(self, base: Lanes) -> None:
+        """Puts the old bits back into a base that has moved with this delta."""
+        if self.changed:
+            positions, steps = kernels.steps_decode(self.spec, self.coded(), self.changed)
+            base[positions] -= steps
+
+    def says(self, change: Change) -> bool:
+        """Whether a change is exactly this one."""
+        if isinstance(change, Whole):
+            return self.whole is not None and np.array_equal(change.lanes, self.whole)
+        if not self.changed:
+            return change.positions.size == 0
+        positions, steps = kernels.steps_decode(self.spec, self.coded(), self.changed)
+        same = np.array_equal(change.positions, positions) and np.array_equal(change.values, steps)
+        return change.relative and same
 
 
-class _Steps:
-    """Values as steps."""
+class _Values:
+    """Steps as values of the gap code."""
 
     codec = "ulp"
-    relative = True
     columns = 2
     streams: tuple[str, ...] = ("U", "X", "Y")
+    planes: tuple[str, ...] = ()
 
-    def encode(self, diff: Diff, changes: Counts) -> tuple[dict[str, Bytes], Counts]:
-        steps = diff.new - diff.old
-        if not steps.all():
-            raise UsageError(f"a diff of {diff.spec.label!r} lists a lane that did not change")
-        one = steps.dtype.type(1)
-        codes = np.full(steps.size, _ESCAPE, np.uint8)
-        codes[steps == ~(one - one)] = 0
-        codes[steps == one] = 1
-        escapes = np.flatnonzero(codes == _ESCAPE)
-        far = steps[escapes]
-        numbers = kernels.zigzag(far) - steps.dtype.type(_FIRST)
-        near = np.minimum(numbers, steps.dtype.type(_LARGEST)).astype(np.uint8)
-        full = near == _LARGEST
-        ends = np.cumsum(changes)
-        counts = np.column_stack((kernels.per_block(escapes, ends), kernels.per_block(escapes[full], ends)))
-        parts = {"U": kernels.pack2(codes, changes), "X": near, "Y": far[full].view(np.uint8)}
-        return parts, counts
+    def parts(self, delta: Steps, *, wide: bool) -> dict[str, Bytes]:
+        table, low, high, codes, near, far = delta.coded(wide=wide)
+        named = {
+            "T": table,
+            "U": codes,
+            "X": near,
+            "Y": far,
+            **({"H": low, "I": high} if wide else {"G": low}),
+        }
+        return {name: np.frombuffer(part, np.uint8) for name, part in named.items()}
 
     def sizes(self, spec: SliceSpec, changes: Counts, counts: Counts) -> dict[str, int]:
         near, full = counts.T
@@ -60,36 +97,16 @@ class _Steps:
             "Y": int(full.sum()) * spec.lane_bytes,
         }
 
-    def decode(self, spec: SliceSpec, changes: Counts, counts: Counts, take: gaps.Take) -> Lanes:
-        sizes = self.sizes(spec, changes, counts)
-        codes = kernels.unpack2(take("U", sizes["U"]), changes)
-        near = take("X", sizes["X"])
-        far: Lanes = take("Y", sizes["Y"]).view(spec.uint)
-        escapes = np.flatnonzero(codes == _ESCAPE)
-        full = near == _LARGEST
-        if (codes > _ESCAPE).any():
-            raise BadShard(f"slice {spec.label!r} has a step with the code 3")
-        ends = np.cumsum(changes)
-        near_counts, full_counts = counts.T
-        if not np.array_equal(kernels.per_block(escapes, ends), near_counts) or not np.array_equal(
-            kernels.per_block(escapes[full], ends), full_counts
-        ):
-            raise BadShard(f"slice {spec.label!r} has other escapes than its table says")
-        steps = np.array([-1, 1, 0], np.int8).astype(spec.uint)[codes]
-        steps[escapes] = _far_steps(spec, near, full, far)
-        return steps
+    def decode(self, item: gaps.Slice, take: Take) -> Change:
+        sizes = self.sizes(item.spec, item.changes, item.counts)
+        low, high = item.planes(take)
+        codes, near, far = (take(name, sizes[name]).data for name in self.streams)
+        coded = Coded(item.table.data, low.data, high.data, codes, near, far)
+        positions, steps = kernels.steps_decode(item.spec, coded, int(item.changes.sum()))
+        return Sparse(positions, steps, relative=True)
 
 
-def _far_steps(spec: SliceSpec, near: Bytes, full: Bytes, far: Lanes) -> Lanes:
-    """Steps of the escapes, each in the one form that it has."""
-    widest = (1 << 8 * spec.lane_bytes) - 1
-    if (near[~full] > widest - _FIRST).any() or (kernels.zigzag(far) < _FIRST + _LARGEST).any():
-        raise BadShard(f"slice {spec.label!r} has a step that is not in its shortest form")
-    numbers = near.astype(spec.uint)
-    numbers += spec.uint.type(_FIRST)
-    steps = kernels.unzigzag(numbers)
-    steps[full] = far
-    return steps
+_VALUES: Final = _Values()
 
 
 class Ulp:
@@ -98,13 +115,20 @@ class Ulp:
     id: Final = "ulp"
     kind: Final = "delta"
 
-    def encode(self, diffs: Sequence[Diff], *, nonce: bytes) -> Encoded:
+    def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> Steps:
+        """See `DeltaCodec.diff`."""
+        found = kernels.steps_diff(spec, base, new)
+        whole = whole_copy(base, found.changed)
+        return Steps(spec, found.streams, found.changed, found.state_delta, found.nonfinite, whole)
+
+    def unchanged(self, spec: SliceSpec) -> Steps:
+        """See `DeltaCodec.unchanged`."""
+        return Steps(spec, Streams(b"", b"", b"", b"", b""), 0, 0)
+
+    def encode(self, deltas: Sequence[Steps], *, nonce: bytes) -> Encoded:
         """See `DeltaCodec.encode`."""
-        return gaps.encode(_STEPS, diffs, nonce=nonce)
+        return gaps.encode(_VALUES, deltas, nonce=nonce)
 
     def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
         """See `DeltaCodec.decode`; sparse changes are relative."""
-        return gaps.decode(_STEPS, data, specs, raw_size=raw_size)
-
-
-_STEPS: Final = _Steps()
+        return gaps.decode(_VALUES, data, specs, raw_size=raw_size)

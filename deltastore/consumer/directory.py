@@ -105,6 +105,10 @@ class DirectoryTarget:
         """Lanes `start` to `stop`, from the mapped file."""
         return self._held().read(name, start, stop)
 
+    def view(self, name: str) -> Lanes | None:
+        """All lanes, mapped."""
+        return self._held().lanes(name)
+
     def state(self, schema: Schema) -> int | None:
         """The digest of every byte; None if it holds tensors of another schema, or nothing."""
         if self._state is None or set(self._state.schema.owners) != set(schema.owners):

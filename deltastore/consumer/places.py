@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
+from deltastore.codec import kernels
 from deltastore.codec.types import Positions, uint
 from deltastore.errors import Unsupported
 from deltastore.protocol import dtypes
@@ -46,6 +47,10 @@ class Place(Protocol):
 
     def read(self, start: int, stop: int) -> Lanes:
         """Lanes `start` to `stop` in host memory."""
+        ...
+
+    def view(self) -> Lanes | None:
+        """All lanes as they lie in host memory, or None if they do not lie there in a row."""
         ...
 
     def prepare(self, patch: Patch) -> Write:
@@ -98,10 +103,33 @@ class ArrayPlace:
         lanes: Lanes = self._flat[start:stop]
         return lanes
 
+    def view(self) -> Lanes | None:
+        """All lanes, where the array is contiguous."""
+        return self._flat if isinstance(self._flat, np.ndarray) else None
+
     def prepare(self, patch: Patch) -> Write:
         """Keeps new and old bits."""
+        lanes = self.view()
+        if lanes is not None and patch.positions is not None:
+            return Scatter(lanes, patch.positions, patch.values)
         where = slice(None) if patch.positions is None else patch.positions
         return _ArrayWrite(self._flat, where, patch.values, np.array(self._flat[where]))
+
+
+class Scatter:
+    """New bits at positions of contiguous lanes in host memory."""
+
+    def __init__(self, lanes: Lanes, positions: Positions, values: Lanes) -> None:
+        self._lanes, self._positions, self._new = lanes, positions, values
+        self._old: Lanes = lanes[positions]
+
+    def apply(self) -> None:
+        """Puts the new bits in."""
+        kernels.scatter(self._lanes, self._positions, self._new)
+
+    def undo(self) -> None:
+        """Puts the old bits back."""
+        kernels.scatter(self._lanes, self._positions, self._old)
 
 
 class _ArrayWrite:

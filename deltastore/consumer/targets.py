@@ -88,6 +88,10 @@ class Target(Protocol[P]):
         """Lanes `start` to `stop` of a tensor."""
         ...
 
+    def view(self, name: str) -> Lanes | None:
+        """All lanes of a tensor as they lie in host memory, or None if they do not lie there in a row."""
+        ...
+
     def state(self, schema: Schema) -> int | None:
         """The digest of every byte; None if tied tensors differ, so that it holds no state at all."""
         ...
@@ -177,6 +181,10 @@ class TensorsTarget:
         """Lanes `start` to `stop`."""
         return self._bound[name][0].read(start, stop)
 
+    def view(self, name: str) -> Lanes | None:
+        """All lanes, of a tensor on the CPU."""
+        return self._bound[name][0].view()
+
     def state(self, schema: Schema) -> int | None:
         """The digest of every byte; None if tied tensors that have memory of their own differ."""
         binding = self._binding(schema)
@@ -225,6 +233,9 @@ class _Bound:
 
     def read(self, name: str, start: int, stop: int) -> Lanes:
         return self._binding[name][0].read(start, stop)
+
+    def view(self, name: str) -> Lanes | None:
+        return self._binding[name][0].view()
 
 
 def _bind(named: Mapping[str, Place], schema: Schema) -> Binding:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from deltastore.codec.types import Positions
-from deltastore.consumer.places import Write
+from deltastore.consumer.places import Scatter, Write
 from deltastore.errors import Unsupported
 from deltastore.protocol.digest import Lanes
 from deltastore.state import Patch
@@ -46,8 +46,17 @@ class TorchPlace:
         flat = self._flat if self._flat is not None else self._bits.reshape(-1)
         return self._host(flat[start:stop])
 
+    def view(self) -> Lanes | None:
+        """All lanes, of a contiguous tensor on the CPU."""
+        if self._flat is None or self._flat.device.type != "cpu":
+            return None
+        return adapter.host_lanes(self._flat, self.dtype)
+
     def prepare(self, patch: Patch) -> Write:
         """Brings new bits to the tensor's device."""
+        lanes = self.view()
+        if lanes is not None and patch.positions is not None:
+            return Scatter(lanes, patch.positions, patch.values)
         with self.mode():
             values = torch.from_numpy(np.array(patch.values).view(f"<i{patch.values.itemsize}"))
             values = values.view(self._bits.dtype).to(self._bits.device)

@@ -128,11 +128,6 @@ class Pipeline:
             self._thread.start()
 
     @property
-    def error(self) -> BaseException | None:
-        """What broke the pipeline."""
-        return self._error
-
-    @property
     def forked(self) -> bool:
         """Whether this is a copy in a forked process, which has none of the threads."""
         return os.getpid() != self._process

@@ -305,7 +305,7 @@ class Producer:
         snapshot = _given(self._snapshot)
         before, base = snapshot.state, self._before(term)
         with self._moving():
-            move = snapshot.move(tensors, self._intake.check_finite)
+            move = snapshot.move(tensors, self._making, self._intake.check_count)
             try:
                 makes = snapshot.deltas(move, self._making)
                 return self._submit(makes, saying, base=base, base_state=before)
@@ -336,7 +336,7 @@ class Producer:
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, Exception):
+            if isinstance(error, Broken) or not isinstance(error, Exception):
                 _given(self._pipeline).stop(error)
             raise
 

@@ -8,8 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from deltastore.codec import kernels
-from deltastore.codec.types import Diff
+from deltastore import codec as codecs
+from deltastore.codec.types import Delta, SliceSpec
+from deltastore.errors import Broken, DeltaStoreError
 from deltastore.protocol.descriptors import Descriptor, Slice
 from deltastore.protocol.digest import MASK, Lanes
 from deltastore.protocol.schema import TensorSpec
@@ -56,30 +57,34 @@ class Snapshot:
     def move(
         self,
         tensors: Iterable[tuple[TensorSpec, HostTensor]],
-        inspect: Callable[[str, str, Lanes], None],
+        making: Making,
+        inspect: Callable[[str, int], None],
     ) -> Move:
         """Diffs tensors against the base, which moves to them; all or nothing.
 
         Args:
             tensors: Tensors that own their storage, in any order, conforming to the schema.
-            inspect: Called with name, dtype and new bits of whatever changed; what it raises undoes the move.
+            making: The codec that compares, in the form that it encodes.
+            inspect: Called with the name of a tensor and how many of its new values are not finite; what it
+                raises undoes the move.
         """
         slices: dict[str, list[Slice]] = {}
         for one in (one for group in self._groups for one in group):
             slices.setdefault(one.tensor.name, []).append(one)
         move = Move(self, {})
+        compare = codecs.DELTA[making.delta].diff
         try:
             for tensor, host in tensors:
                 held = self.base.lanes(tensor.name)
                 for one in slices[tensor.name]:
                     part = np.s_[one.start : one.stop]
-                    diff = kernels.diff(spec_of(one), held[part], host.lanes[part])
-                    move.diffs[tensor.name, one.start] = diff
-                    inspect(tensor.name, tensor.dtype, diff.new)
+                    delta = _compared(compare, spec_of(one), held[part], host.lanes[part])
+                    move.deltas[tensor.name, one.start] = delta
+                    inspect(tensor.name, delta.nonfinite)
         except BaseException:
             move.undo()
             raise
-        self.state = (self.state + sum(diff.state_delta for diff in move.diffs.values())) & MASK
+        self.state = (self.state + sum(delta.state_delta for delta in move.deltas.values())) & MASK
         return move
 
     def anchors(self, making: Making) -> list[Make]:
@@ -88,13 +93,14 @@ class Snapshot:
 
     def deltas(self, move: Move, making: Making) -> list[Make]:
         """How to make the shards of a delta; they no longer read the base."""
+        unchanged = codecs.DELTA[making.delta].unchanged
         return [
             partial(
                 make_delta,
                 making.delta,
                 self.base.schema,
                 group,
-                [move.diffs.get((one.tensor.name, one.start)) or _unchanged(one) for one in group],
+                [move.deltas.get((one.tensor.name, one.start)) or unchanged(spec_of(one)) for one in group],
                 nonce=making.nonce(),
                 check=making.check,
             )
@@ -107,21 +113,31 @@ class Snapshot:
         return make_anchor(making.anchor, schema, group, denses, nonce=making.nonce(), check=making.check)
 
 
+def _compared(
+    compare: Callable[[SliceSpec, Lanes, Lanes], Delta], spec: SliceSpec, base: Lanes, new: Lanes
+) -> Delta:
+    """Compares one slice; what breaks off in the middle leaves a base that nothing can be built on."""
+    try:
+        return compare(spec, base, new)
+    except DeltaStoreError:
+        raise
+    except Exception as error:
+        raise Broken(
+            f"comparing tensor {spec.label!r} broke off: {error!r}",
+            hint="Nothing was published; close this producer and open a new one",
+            tensor=spec.name,
+        ) from error
+
+
 @dataclass(slots=True)
 class Move:
     """What moved the base, slice by slice."""
 
     snapshot: Snapshot
-    diffs: dict[tuple[str, int], Diff]
+    deltas: dict[tuple[str, int], Delta]
 
     def undo(self) -> None:
         """Takes the base back to where it was."""
-        for diff in self.diffs.values():
-            base = self.snapshot.base.lanes(diff.spec.name)
-            diff.undo(base[diff.spec.start : diff.spec.stop])
-
-
-def _unchanged(one: Slice) -> Diff:
-    spec = spec_of(one)
-    none = np.empty(0, spec.uint)
-    return Diff(spec, np.empty(0, np.int64), none, none, 0)
+        for delta in self.deltas.values():
+            base = self.snapshot.base.lanes(delta.spec.name)
+            delta.undo(base[delta.spec.start : delta.spec.stop])

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from deltastore.codec.types import count_nonfinite
 from deltastore.errors import NonFinite, SchemaMismatch, Unsupported, UsageError
 from deltastore.protocol import limits
 from deltastore.protocol.digest import Lanes
 from deltastore.protocol.schema import METADATA, Schema, TensorSpec
 from deltastore.state import HostState
 from deltastore.tensors.convert import is_module, memory_of, pairs, private, stable, to_host
-from deltastore.tensors.host import HostTensor, all_finite
+from deltastore.tensors.host import HostTensor
 from deltastore.tensors.names import DDP, clean, unwrap
 
 if TYPE_CHECKING:
@@ -162,7 +163,11 @@ class Intake:
         Raises:
             NonFinite: There is one.
         """
-        if self.on_nonfinite == "raise" and not all_finite(dtype, lanes):
+        self.check_count(name, count_nonfinite(dtype, lanes))
+
+    def check_count(self, name: str, nonfinite: int) -> None:
+        """The same for values that were counted already."""
+        if self.on_nonfinite == "raise" and nonfinite:
             raise NonFinite(
                 f"tensor {name!r} holds NaN or infinity",
                 hint="Nothing was published; look at the training step, or pass on_nonfinite='allow'",

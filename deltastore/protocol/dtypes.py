@@ -30,6 +30,19 @@ BITS: Final[dict[str, int]] = {
 }
 """Bits per element of every dtype of safetensors."""
 
+NONFINITE: Final[dict[str, tuple[int, int]]] = {
+    "F16": (0x7C00, 0x7C00),
+    "BF16": (0x7F80, 0x7F80),
+    "F32": (0x7F800000, 0x7F800000),
+    "F64": (0x7FF0000000000000, 0x7FF0000000000000),
+    "F8_E5M2": (0x7C, 0x7C),
+    "F8_E4M3": (0x7F, 0x7F),
+    "F8_E8M0": (0xFF, 0xFF),
+    "F8_E4M3FNUZ": (0xFF, 0x80),
+    "F8_E5M2FNUZ": (0xFF, 0x80),
+}
+"""Mask and value of the bit patterns that are NaN or infinite; a `C64` is two `F32`."""
+
 
 def lane_bytes(dtype: str) -> int:
     """Bytes of one lane, the unit that codecs address: an element, or a byte of packed sub-byte ones."""

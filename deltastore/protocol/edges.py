@@ -103,7 +103,7 @@ class EdgeRecord:
         return Envelope(self.TYPE, pack(body)).to_bytes()
 
 
-def parse_edge(data: bytes, *, store: str, lineage: frozenset[str] = frozenset()) -> EdgeRecord:
+def parse_edge(data: bytes, *, store: str) -> EdgeRecord:
     """Reads a stored edge record; its key is compared by the caller.
 
     Raises:
@@ -116,7 +116,7 @@ def parse_edge(data: bytes, *, store: str, lineage: frozenset[str] = frozenset()
     edge = Edge.read(fields.map("edge", most=64))
     fields.where = f"edge record {edge.base} -> {edge.target}"
     owner = fields.blob("store", size=16).hex()
-    if owner != store and owner not in lineage:
+    if owner != store:
         raise BadRecord(f"{fields.where} belongs to store {owner}, not {store}")
     requires = Requires.read_from(fields.map("requires", most=16))
     return EdgeRecord(store=owner, schema=fields.digest("schema"), edge=edge, requires=requires)

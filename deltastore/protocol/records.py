@@ -206,14 +206,13 @@ class Slot:
         return self.record.version
 
 
-def parse_slot(data: bytes, *, store: str, version: int, lineage: frozenset[str] = frozenset()) -> Slot:
+def parse_slot(data: bytes, *, store: str, version: int) -> Slot:
     """Reads what is stored under a version's key.
 
     Args:
         data: The stored bytes.
-        store: The id of the store that was opened.
+        store: The id that the record must carry.
         version: The number in the key.
-        lineage: Ids of earlier stores that this one continues.
 
     Raises:
         BadRecord: It is malformed, or of another store or version.
@@ -228,7 +227,7 @@ def parse_slot(data: bytes, *, store: str, version: int, lineage: frozenset[str]
         slot = Slot(_version_record(fields), data, sha256(data))
     else:
         raise BadRecord(f"{where} is of type {type_[:32]!r}")
-    if slot.record.store != store and slot.record.store not in lineage:
+    if slot.record.store != store:
         raise BadRecord(f"{where} belongs to store {slot.record.store}, not {store}", version=version)
     if slot.version != version:
         raise BadRecord(f"{where} says that it is version {slot.version}", version=version)

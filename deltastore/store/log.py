@@ -114,13 +114,9 @@ class Log:
             return None
         return self._parse(version, data)
 
-    def newest(self, known: int | None = None) -> Slot | None:
-        """The newest slot, or None in an empty log (DS-GALLOP-1).
-
-        Args:
-            known: A version that is known to be committed.
-        """
-        version = self.newest_number(known)
+    def newest(self) -> Slot | None:
+        """The newest slot, or None in an empty log (DS-GALLOP-1)."""
+        version = self.newest_number()
         return None if version is None else self.slot(version)
 
     def newest_number(self, known: int | None = None) -> int | None:

@@ -36,19 +36,6 @@ _NUMPY: Final = {
 }
 """Names of numpy's dtypes, and of those that `ml_dtypes` adds."""
 
-_NONFINITE: Final = {
-    "F16": (0x7C00, 0x7C00),
-    "BF16": (0x7F80, 0x7F80),
-    "F32": (0x7F800000, 0x7F800000),
-    "F64": (0x7FF0000000000000, 0x7FF0000000000000),
-    "F8_E5M2": (0x7C, 0x7C),
-    "F8_E4M3": (0x7F, 0x7F),
-    "F8_E8M0": (0xFF, 0xFF),
-    "F8_E4M3FNUZ": (0xFF, 0x80),
-    "F8_E5M2FNUZ": (0xFF, 0x80),
-}
-"""Mask and value of the bit patterns that are NaN or infinite."""
-
 
 @dataclass(frozen=True, slots=True)
 class HostTensor:
@@ -98,10 +85,6 @@ class HostTensor:
             return self.lanes.view(dtype).reshape(self.shape)
         return self.lanes.reshape(self.shape if dtypes.BITS[self.dtype] >= 8 else (-1,))
 
-    def finite(self) -> bool:
-        """Whether it holds neither NaN nor infinity; always so for integers."""
-        return all_finite(self.dtype, self.lanes)
-
     def require(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
         """Checks it against a schema.
 
@@ -114,13 +97,3 @@ class HostTensor:
                 hint="Publish it as it was, or with new_schema=True",
                 tensor=name,
             )
-
-
-def all_finite(dtype: str, lanes: Lanes) -> bool:
-    """Whether no lane is the bit pattern of a NaN or an infinity of that dtype."""
-    if dtype == "C64":
-        return all_finite("F32", lanes.view(np.uint32))
-    if dtype not in _NONFINITE or lanes.size == 0:
-        return True
-    mask, value = (lanes.dtype.type(n) for n in _NONFINITE[dtype])
-    return not bool(((lanes & mask) == value).any())

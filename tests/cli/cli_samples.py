@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from typer.testing import CliRunner, Result
 
-from deltastore import Producer, Store
+from deltastore import Producer, Store, codec
 from deltastore.cli.app import app
-from deltastore.codec import kernels
 from deltastore.maintenance.anchors import add_anchor
 from deltastore.protocol import keys
 from deltastore.protocol.edges import Edge, EdgeRecord
@@ -100,7 +99,7 @@ def add_skip(store: Store, base: int, target: int) -> None:
         diffs = []
         for one in group:
             name = one.tensor.name
-            diffs.append(kernels.diff(spec_of(one), before.lanes(name), after.lanes(name)))
+            diffs.append(codec.DELTA["ulp"].diff(spec_of(one), before.lanes(name), after.lanes(name)))
         shard = make_delta("ulp", schema, group, diffs, nonce=bytes(16), check=True)
         store.put_object(shard.data)
         shards.append(shard.descriptor)

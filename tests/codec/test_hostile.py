@@ -31,7 +31,7 @@ def sample(codec: str) -> tuple[Encoded, list[Pair]]:
     if codec in codecs.ANCHOR:
         denses = [dense(spec, new) for spec, _, new in pairs[1::2]]
         return codecs.ANCHOR[codec].encode(denses, nonce=NONCE), pairs[1::2]
-    return codecs.DELTA[codec].encode([diff(*item) for item in pairs], nonce=NONCE), pairs
+    return codecs.DELTA[codec].encode([diff(codec, *item) for item in pairs], nonce=NONCE), pairs
 
 
 def decode(codec: str, data: bytes, specs: Sequence[SliceSpec], raw_size: int) -> Decoded:

@@ -103,7 +103,7 @@ def test_a_name_that_is_not_unicode_is_not_written() -> None:
 
 @pytest.mark.req("DS-SHARD-2")
 def test_another_format_says_to_upgrade() -> None:
-    with pytest.raises(BadShard, match="upgrade"):
+    with pytest.raises(BadShard, match="Upgrade"):
         shard.parse(file(header(fields(format=2)), b""))
 
 

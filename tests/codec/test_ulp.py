@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from codec_samples import NONCE, diff, pair, whole_spec
+from codec_samples import NONCE, STYLES, dense, diff, pair, whole_spec
 
 from deltastore import codec as codecs
-from deltastore.codec import frames, shard
-from deltastore.codec.types import Diff, Encoded, SliceSpec, Sparse, Whole
+from deltastore.codec import frames, shard, twin_steps
+from deltastore.codec.types import Encoded, SliceSpec, Sparse, Whole
+from deltastore.codec.ulp import Steps
 from deltastore.errors import BadShard, DeltaStoreError, LimitExceeded, UsageError
 from deltastore.protocol.digest import Lanes
 
@@ -21,10 +23,9 @@ Streams = Mapping[str, bytes]
 def streams(encoded: Encoded) -> dict[str, bytes]:
     """The raw streams of a shard."""
     file = shard.parse(encoded.data)
-    result = {"M": bytes(file.tensors["M"].data)}
+    result = {name: bytes(tensor.data) for name, tensor in file.tensors.items()}
     for name, raw in file.meta.raw.items():
-        stored = memoryview(file.tensors[name].data)
-        result[name] = frames.decompress(stored, file.meta.frames[name], raw)
+        result[name] = frames.decompress(memoryview(result[name]), file.meta.frames[name], raw)
     return result
 
 
@@ -42,13 +43,13 @@ def craft(parts: Streams, changed: list[int]) -> Encoded:
     return Encoded(shard.build(meta, tensors), total, 0, sum(changed))
 
 
-def steps(lanes: int, changes: Mapping[int, int], dtype: str = "BF16") -> Diff:
+def steps(lanes: int, changes: Mapping[int, int], dtype: str = "BF16") -> Steps:
     spec = whole_spec(dtype, lanes)
     base = np.full(lanes, 100, spec.uint)
     new = base.copy()
     for at, step in changes.items():
         new[at] = (100 + step) % (1 << 8 * spec.lane_bytes)
-    return diff(spec, base, new)
+    return diff("ulp", spec, base, new)  # type: ignore[no-any-return]
 
 
 def test_gaps_codes_and_escapes_are_written_as_specified() -> None:
@@ -89,10 +90,10 @@ def test_slices_follow_one_another_in_every_stream() -> None:
         "G": bytes([7, 1, 17]),
         "U": bytes([1, 2]),
         "X": bytes([0]),
-        "F0": bytes([0x4C, 97]),
-        "F1": bytes([4, 0]),
-        "F2": bytes(2),
-        "F3": bytes(2),
+        "P0": bytes(2),
+        "P1": bytes(2),
+        "P2": bytes([4, 0]),
+        "P3": bytes([0x4C, 97]),
     }
 
 
@@ -113,33 +114,97 @@ def test_the_cursor_starts_again_at_every_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lanes", "changed", "mode"), [(3840, 10, 1), (3841, 10, 2), (100, 0, 0), (40, 40, 1)]
+    ("lanes", "changed", "mode"), [(3840, 10, 1), (3841, 10, 2), (100, 0, 0), (400, 90, 1)]
 )
 def test_density_chooses_the_mode(lanes: int, changed: int, mode: int) -> None:
     encoded = ULP.encode([steps(lanes, dict.fromkeys(range(changed), 1))], nonce=NONCE)
     assert streams(encoded)["M"] == bytes([mode])
 
 
-def test_a_slice_is_stored_whole_where_changes_take_as_many_bytes() -> None:
-    # 8 lanes of 2 bytes: 3 gaps, 1 byte of codes and 3 full escapes of 1 + 2 bytes make 13; a fourth 17.
-    for count, kind in ((3, Sparse), (4, Whole)):
-        item = steps(8, dict.fromkeys(range(count), 1000))
-        encoded = ULP.encode([item], nonce=NONCE)
-        (change,) = ULP.decode(encoded.data, [item.spec], raw_size=encoded.raw_size).changes
+@pytest.mark.parametrize("codec", ["ulp", "abs"])
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "U8"])
+@pytest.mark.parametrize("density", [0.2, 0.3, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("style", STYLES)
+def test_no_delta_is_larger_than_the_anchor(codec: str, dtype: str, density: float, style: str) -> None:
+    spec, base, new = pair(np.random.default_rng(8), whole_spec(dtype, 20_000), density, style)
+    anchor = codecs.ANCHOR["plane"].encode([dense(spec, new)], nonce=NONCE)
+    delta = codecs.DELTA[codec].encode([diff(codec, spec, base, new)], nonce=NONCE)
+    assert len(delta.data) <= len(anchor.data) + 400
+
+
+def test_a_slice_is_stored_whole_where_that_is_smaller() -> None:
+    spec, rng = whole_spec("BF16", 4000), np.random.default_rng(1)
+    base, other = (
+        (rng.normal(0, 0.02, spec.lanes).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        for _ in range(2)
+    )
+    for new, kind in ((base + np.uint16(1), Sparse), (other, Whole)):
+        encoded = ULP.encode([diff("ulp", spec, base, new)], nonce=NONCE)
+        (change,) = ULP.decode(encoded.data, [spec], raw_size=encoded.raw_size).changes
         assert isinstance(change, kind)
 
 
 def test_without_the_whole_slice_changes_are_stored_whatever_they_take() -> None:
     item = steps(8, dict.fromkeys(range(8), 1000))
-    bare = Diff(item.spec, item.positions, item.old, item.new, item.state_delta)
-    assert streams(ULP.encode([bare], nonce=NONCE))["M"] == b"\x01"
+    assert item.whole is not None
+    assert streams(ULP.encode([item], nonce=NONCE))["M"] == b"\x03"
+    assert streams(ULP.encode([replace(item, whole=None)], nonce=NONCE))["M"] == b"\x01"
 
 
 def test_a_lane_that_did_not_change_is_no_change() -> None:
-    item = steps(8, {1: 1})
-    wrong = Diff(item.spec, item.positions, item.new, item.new, item.state_delta)
-    with pytest.raises(UsageError, match="did not change"):
-        ULP.encode([wrong], nonce=NONCE)
+    spec = whole_spec("BF16", 8)
+    written = twin_steps.steps_encode(spec, np.array([1, 3]), np.array([1, 0], np.uint16))
+    encoded = ULP.encode([Steps(spec, written, 2, 1)], nonce=NONCE)
+    with pytest.raises(BadShard, match="shortest"):
+        ULP.decode(encoded.data, [spec], raw_size=encoded.raw_size)
+
+
+@pytest.mark.parametrize("density", [0.0, 0.001, 0.1, 1.0])
+@pytest.mark.parametrize("dtype", ["U8", "BF16", "F32", "F64"])
+def test_a_delta_says_what_it_decodes_to_and_can_be_undone(dtype: str, density: float) -> None:
+    spec, base, new = pair(np.random.default_rng(3), whole_spec(dtype, 5000), density, "random")
+    moved = base.copy()
+    delta = ULP.diff(spec, moved, new)
+    np.testing.assert_array_equal(moved, new)
+    encoded = ULP.encode([delta], nonce=NONCE)
+    (change,) = ULP.decode(encoded.data, [spec], raw_size=encoded.raw_size).changes
+    assert delta.says(change)
+    if isinstance(change, Whole):
+        assert not delta.says(Whole(base))
+    elif delta.changed:
+        assert not delta.says(Sparse(change.positions, change.values + spec.uint.type(1), relative=True))
+        assert not delta.says(Sparse(change.positions[1:], change.values[1:], relative=True))
+        assert not delta.says(Sparse(change.positions, change.values, relative=False))
+    assert not delta.says(Sparse(np.array([4999, 5000]), np.ones(2, spec.uint), relative=True))
+    delta.undo(moved)
+    np.testing.assert_array_equal(moved, base)
+
+
+def test_nothing_that_changed_says_so() -> None:
+    spec = whole_spec("BF16", 8)
+    for delta in (ULP.unchanged(spec), steps(8, {})):
+        assert (delta.changed, delta.state_delta, delta.nonfinite, delta.whole) == (0, 0, 0, None)
+        assert streams(ULP.encode([delta], nonce=NONCE)) == {"M": b"\0"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "count"),
+    [
+        ("BF16", [0x7F80, 0xFF80, 0x7F81, 0x7F7F], 3),
+        ("F16", [0x7C00, 0xFFFF, 0x7BFF, 0x7F80], 3),
+        ("F32", [0x7F800000, 0x7FC00000, 0x7F7FFFFF, 1], 2),
+        ("U16", [0x7F80, 0xFF80, 0x7F81, 0x7F7F], 0),
+        ("C64", [0x7F800000 << 32, 0x7FC00000, 0x7F7FFFFF, 0x7F8000017F800001], 4),
+    ],
+)
+@pytest.mark.parametrize("codec", codecs.DELTA)
+def test_new_values_that_are_not_finite_are_counted(
+    codec: str, dtype: str, bits: list[int], count: int
+) -> None:
+    spec = whole_spec(dtype, 50)
+    base, new = np.zeros(50, spec.uint), np.zeros(50, spec.uint)
+    new[[1, 2, 30, 49]] = bits
+    assert diff(codec, spec, base, new).nonfinite == count
 
 
 def test_a_nonce_has_16_bytes() -> None:
@@ -154,7 +219,7 @@ def test_size_is_near_the_order_0_bound(density: float) -> None:
     base = np.zeros(spec.lanes, np.uint16)
     where = rng.random(spec.lanes) < density
     new = np.where(where, rng.choice(np.array([1, 65535], np.uint16), spec.lanes), base)
-    encoded = ULP.encode([diff(spec, base, new)], nonce=NONCE)
+    encoded = ULP.encode([diff("ulp", spec, base, new)], nonce=NONCE)
     p = encoded.changed / spec.lanes
     entropy = -(p * np.log2(p) + (1 - p) * np.log2(1 - p)) * spec.lanes + encoded.changed
     assert len(encoded.data) < 1.05 * entropy / 8 + 1024
@@ -230,7 +295,7 @@ def test_the_crafted_shard_is_good() -> None:
         {"Y": b""},
         {"H": b"\x00"},
         {"Q": b"\x00"},
-        {"F0": b"\x00"},
+        {"P0": b"\x00"},
     ],
     ids=str,
 )
@@ -317,7 +382,7 @@ def test_steps_of_successive_deltas_add() -> None:
     third = pair(rng, spec, 0.1, "steps")[2]
     total = np.zeros(spec.lanes, np.uint16)
     for old, new in ((first, second), (second, third)):
-        encoded = ULP.encode([diff(spec, old, new)], nonce=NONCE)
+        encoded = ULP.encode([diff("ulp", spec, old, new)], nonce=NONCE)
         (change,) = ULP.decode(encoded.data, [spec], raw_size=encoded.raw_size).changes
         if isinstance(change, Sparse):
             total[change.positions] += change.values

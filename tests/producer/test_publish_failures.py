@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,9 @@ from support import (
 from deltastore import Store, codec
 from deltastore.backends.memory import MemoryBackend
 from deltastore.backends.retry import RetryPolicy
-from deltastore.codec import kernels
-from deltastore.codec.types import Diff, Encoded
+from deltastore.codec import kernels, twin_steps
+from deltastore.codec.types import Encoded, Found, Positions
+from deltastore.codec.ulp import Steps
 from deltastore.errors import (
     AuthError,
     BadShard,
@@ -48,6 +50,7 @@ from deltastore.parallel import Workers
 from deltastore.producer.holder import Process
 from deltastore.producer.pipeline import Pipeline
 from deltastore.protocol import keys
+from deltastore.protocol.digest import Lanes
 from deltastore.runtime import Runtime
 from deltastore.testing import CrashNow, Fault, FaultBackend, Operation
 
@@ -225,38 +228,52 @@ class Wrong:
     id = "ulp"
     kind = "delta"
 
-    def __init__(self, spoil: Callable[[list[Diff]], list[Diff]]) -> None:
+    def __init__(self, spoil: Callable[[list[Steps]], list[Steps]]) -> None:
         self._spoil = spoil
         self._inner = codec.DELTA["ulp"]
         self.decode = self._inner.decode
+        self.diff = self._inner.diff
+        self.unchanged = self._inner.unchanged
 
-    def encode(self, diffs: list[Diff], *, nonce: bytes) -> Encoded:
+    def encode(self, diffs: list[Steps], *, nonce: bytes) -> Encoded:
         return self._inner.encode(self._spoil(diffs), nonce=nonce)
 
 
-def _wrong_value(diffs: list[Diff]) -> list[Diff]:
-    def spoil(diff: Diff) -> Diff:
+def _wrong_value(diffs: list[Steps]) -> list[Steps]:
+    def spoil(diff: Steps) -> Steps:
         if not diff.changed:
             return diff
-        new = diff.new.copy()
-        new[0] = new[0] ^ 2 if new[0] ^ 2 != diff.old[0] else new[0] ^ 4
-        return Diff(diff.spec, diff.positions, diff.old, new, diff.state_delta)
+        positions, steps = kernels.steps_decode(diff.spec, diff.coded(), diff.changed)
+        steps[0] = steps[0] + 2 or 4
+        return _written(diff, positions, steps)
 
     return [spoil(diff) for diff in diffs]
 
 
-def _lost_change(diffs: list[Diff]) -> list[Diff]:
-    return [Diff(d.spec, d.positions[1:], d.old[1:], d.new[1:], d.state_delta) for d in diffs]
+def _lost_change(diffs: list[Steps]) -> list[Steps]:
+    def spoil(diff: Steps) -> Steps:
+        if not diff.changed:
+            return diff
+        positions, steps = kernels.steps_decode(diff.spec, diff.coded(), diff.changed)
+        return _written(diff, positions[1:], steps[1:])
+
+    return [spoil(diff) for diff in diffs]
 
 
-def _wrong_digest(diffs: list[Diff]) -> list[Diff]:
-    return [Diff(d.spec, d.positions, d.old, d.new, d.state_delta ^ 1) for d in diffs]
+def _written(diff: Steps, positions: Positions, steps: Lanes) -> Steps:
+    """The same delta with other changes."""
+    streams = twin_steps.steps_encode(diff.spec, positions, steps)
+    return replace(diff, streams=streams, changed=positions.size, whole=None)
+
+
+def _wrong_digest(diffs: list[Steps]) -> list[Steps]:
+    return [replace(d, state_delta=d.state_delta ^ 1) for d in diffs]
 
 
 @pytest.mark.req("DS-COMMIT-8")
 @pytest.mark.parametrize("spoil", [_wrong_value, _lost_change, _wrong_digest])
 def test_a_wrong_encoder_never_gets_into_the_log(
-    monkeypatch: pytest.MonkeyPatch, spoil: Callable[[list[Diff]], list[Diff]]
+    monkeypatch: pytest.MonkeyPatch, spoil: Callable[[list[Steps]], list[Steps]]
 ) -> None:
     store = new_store()
     state = {"w": torch.arange(4096, dtype=torch.float32)}
@@ -571,14 +588,14 @@ def test_an_interrupt_while_the_base_moves_closes_the_producer(
 ) -> None:
     out = producer(store, workers=Workers(threads))
     waiting = out.publish(small(), step=0)
-    diff = kernels.diff
+    diff = kernels.steps_diff
 
-    def interrupted(*args: Any) -> Diff:
+    def interrupted(*args: Any) -> Found:
         diff(*args)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(kernels, "diff", interrupted)
+        patched.setattr(kernels, "steps_diff", interrupted)
         with pytest.raises(KeyboardInterrupt):
             out.publish(small(1), step=1)
     with pytest.raises(Broken):

@@ -18,6 +18,7 @@ import zstandard
 
 MASK = 2**64 - 1
 BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "I64": 64}
+ROTATION = {"BF16": 1, "F16": 1, "F32": 1, "F64": 4}
 BLOCK = 2**18
 
 State = dict[str, np.ndarray]
@@ -123,19 +124,24 @@ class PlainReader:
                     index = index.view("<i4" if index.size == 4 * changed else "<i8")
                     state[name][index] = tensors[f"{base}.values"].view(state[name].dtype)
         else:
+            dtypes = {name: dtype for name, dtype, _, _ in schema}
             streams = Streams(meta, tensors)
             assert streams.raw + len(slices) == descriptor["raw_size"]
             for mode, (name, start, stop) in zip(tensors["M"] if slices else b"", slices, strict=True):
-                streams.apply(int(mode), state[name][start:stop])
+                streams.apply(int(mode), state[name][start:stop], ROTATION.get(dtypes[name], 0))
 
 
 class Streams:
-    """Sections 9.3 to 9.6: inflated streams with a cursor each."""
+    """Sections 9.3 to 9.6 and 9.9: streams, inflated where they are compressed, with a cursor each."""
 
     def __init__(self, meta: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
         self.codec = meta["codec"]
         self.data: dict[str, bytes] = {}
         self.raw = 0
+        for name in tensors.keys() - {"M"} - meta.get("frames", {}).keys():
+            assert name[0] in "PV"
+            self.data[name] = tensors[name].tobytes()
+            self.raw += tensors[name].size
         for name, sizes in meta.get("frames", {}).items():
             stored, at, parts = tensors[name].tobytes(), 0, []
             for size in sizes:
@@ -151,11 +157,10 @@ class Streams:
         assert len(taken) == size
         return taken
 
-    def apply(self, mode: int, lanes: np.ndarray) -> None:
+    def apply(self, mode: int, lanes: np.ndarray, rotation: int) -> None:
         width = lanes.dtype.itemsize
         if mode == 3:
-            planes = [np.frombuffer(self.take(f"F{i}", lanes.size), np.uint8) for i in range(width)]
-            lanes[:] = np.stack(planes, axis=1).reshape(-1).view(lanes.dtype)
+            lanes[:] = self.planes("P", lanes.size, width, rotation)
         if mode not in {1, 2}:
             return
         columns = 4 if self.codec == "ulp" else 2
@@ -167,8 +172,13 @@ class Streams:
                 for lane, step in zip(where, self.steps(changes, rest, width), strict=True):
                     lanes[lane] = (int(lanes[lane]) + step) % 2 ** (8 * width)
             else:
-                planes = [np.frombuffer(self.take(f"V{i}", changes), np.uint8) for i in range(width)]
-                lanes[where] = np.stack(planes, axis=1).reshape(-1).view(lanes.dtype)
+                lanes[where] = self.planes("V", changes, width, rotation)
+
+    def planes(self, kind: str, count: int, width: int, rotation: int) -> list[int]:
+        """Section 9.9, lane by lane."""
+        planes = [self.take(f"{kind}{i}", count) for i in range(width)]
+        rotated = (int.from_bytes(row, "big") for row in zip(*planes, strict=True))
+        return [(x >> rotation | x << 8 * width - rotation) % 2 ** (8 * width) for x in rotated]
 
     def positions(self, mode: int, symbols: int, first: int) -> list[int]:
         if mode == 1:

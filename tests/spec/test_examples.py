@@ -105,7 +105,7 @@ def streams() -> dict[str, bytes]:
 @pytest.mark.req("DS-GAP-1", "DS-GAP-2", "DS-GAP-3", "DS-ULP-1", "DS-ULP-2")
 def test_ulp_example_is_what_the_codec_writes() -> None:
     old, new = example()
-    encoded = codec.DELTA["ulp"].encode([kernels.diff(LANES, old.copy(), new)], nonce=bytes(16))
+    encoded = codec.DELTA["ulp"].encode([codec.DELTA["ulp"].diff(LANES, old.copy(), new)], nonce=bytes(16))
     file = shard.parse(encoded.data)
     raw = {
         name: frames.decompress(memoryview(tensor.data), file.meta.frames[name], file.meta.raw[name])

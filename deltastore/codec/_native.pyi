@@ -1,0 +1,41 @@
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
+
+def digest(data: Buffer, key: int, first_word: int, /) -> int: ...
+def ulp_diff(
+    base: Buffer, new: Buffer, width: int, key: int, first_word: int, mask: int, value: int, /
+) -> tuple[bytes, bytes, bytes, bytes, bytes, int, int, int]: ...
+def ulp_widen(gaps: Buffer, table: bytearray, /) -> tuple[bytes, bytes]: ...
+def ulp_decode(
+    table: Buffer,
+    low: Buffer,
+    high: Buffer,
+    codes: Buffer,
+    near: Buffer,
+    far: Buffer,
+    lanes: int,
+    width: int,
+    positions: Buffer,
+    steps: Buffer,
+    /,
+) -> int: ...
+def ulp_merge(
+    inputs: tuple[tuple[Buffer, ...], ...], lanes: int, width: int, /
+) -> tuple[int, bytes, bytes, bytes, bytes, bytes, int]: ...
+def patch(
+    lanes: Buffer,
+    width: int,
+    positions: Buffer,
+    values: Buffer,
+    relative: bool,
+    key: int,
+    first_word: int,
+    out: Buffer,
+    /,
+) -> int: ...
+def scatter(lanes: Buffer, width: int, positions: Buffer, values: Buffer, /) -> None: ...
+def split(lanes: Buffer, width: int, rotation: int, planes: Buffer, /) -> None: ...
+def merge(planes: Buffer, width: int, rotation: int, lanes: Buffer, /) -> None: ...

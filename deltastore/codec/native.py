@@ -1,0 +1,181 @@
+"""The compiled kernels behind the functions of `twin`: same arguments, same bytes, several threads.
+
+Work is cut at blocks, so that no byte depends on the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deltastore.codec import _native
+from deltastore.codec.types import (
+    Coded,
+    Diff,
+    Found,
+    Positions,
+    SliceSpec,
+    Sparse,
+    Streams,
+    count_nonfinite,
+    uint,
+    whole_copy,
+)
+from deltastore.errors import BadShard, SchemaMismatch
+from deltastore.protocol import dtypes
+from deltastore.protocol.digest import MASK, Lanes, tensor_key
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+BLOCK: Final = 1 << 18
+Bytes = NDArray[np.uint8]
+_PIECE: Final = 8 << 20
+"""Bytes of a piece of work for one thread, about; smaller ones cost more than they save."""
+_FAULTS: Final = (
+    "",
+    "a block does not hold as many changes as its table says",
+    "the gaps of a block go on after its last change",
+    "a change lies outside its block",
+    "a step has the code 3",
+    "padding bits of the 2-bit codes are set",
+    "a block has other escapes than its table says",
+    "a step is not in its shortest form",
+    "a stream does not end where its table says",
+)
+
+
+def threads() -> int:
+    """How many threads the kernels use: `DELTASTORE_THREADS`, or all cores of this process."""
+    asked = os.environ.get("DELTASTORE_THREADS", "")
+    return max(1, int(asked)) if asked.isdigit() else len(os.sched_getaffinity(0))
+
+
+def digest(lanes: Lanes, key: int, first_word: int = 0) -> int:
+    """See `protocol.digest.digest`."""
+    data = np.ascontiguousarray(lanes).view(np.uint8)
+    starts = range(0, data.size, _PIECE)
+    parts = _map(lambda at: _native.digest(data[at : at + _PIECE], key, first_word + at // 8), starts)
+    return sum(parts) & MASK
+
+
+def steps_diff(spec: SliceSpec, base: Lanes, new: Lanes) -> Found:
+    """See `twin.steps_diff`."""
+    spec.check(base)
+    spec.check(new)
+    spec.check_end()
+    key, (mask, value) = tensor_key(spec.name), dtypes.NONFINITE.get(spec.dtype, (0, 1))
+    step = max(1, _PIECE // (BLOCK * spec.lane_bytes)) * BLOCK
+
+    def piece(at: int) -> tuple[bytes, bytes, bytes, bytes, bytes, int, int, int]:
+        part = np.s_[at : at + step]
+        first = spec.first_word + at * spec.lane_bytes // 8
+        return _native.ulp_diff(base[part], new[part], spec.lane_bytes, key, first, mask, value)
+
+    done = _map(piece, range(0, spec.lanes, step))
+    streams = Streams(*(b"".join(part[i] for part in done) for i in range(5)))  # type: ignore[misc]
+    changed, delta, nonfinite = (sum(part[i] for part in done) for i in (5, 6, 7))  # type: ignore[misc]
+    if spec.dtype == "C64" and changed:
+        nonfinite = _nonfinite_halves(spec, streams, changed, base)
+    return Found(streams, changed, delta & MASK, nonfinite)
+
+
+def _nonfinite_halves(spec: SliceSpec, streams: Streams, changed: int, base: Lanes) -> int:
+    """A complex number has two patterns to look at, and there are few of them: numpy will do."""
+    table, symbols, codes, near, far = streams
+    positions, _ = steps_decode(spec, Coded(table, symbols, b"", codes, near, far), changed)
+    return count_nonfinite(spec.dtype, base[positions])
+
+
+def diff(spec: SliceSpec, base: Lanes, new: Lanes) -> Diff:
+    """See `twin.diff`."""
+    found = steps_diff(spec, base, new)
+    if not found.changed:
+        return Diff.none(spec)
+    table, symbols, codes, near, far = found.streams
+    coded = Coded(table, symbols, b"", codes, near, far)
+    positions, steps = steps_decode(spec, coded, found.changed)
+    after = base[positions]
+    return Diff(spec, positions, after - steps, after, found.state_delta, whole_copy(base, found.changed))
+
+
+def widen(streams: Streams) -> Coded:
+    """See `twin.widen`."""
+    table = bytearray(streams.table)
+    low, high = _native.ulp_widen(streams.gaps, table)
+    return Coded(bytes(table), low, high, streams.codes, streams.near, streams.far)
+
+
+def steps_decode(spec: SliceSpec, coded: Coded, changed: int) -> tuple[Positions, Lanes]:
+    """See `twin.steps_decode`."""
+    positions = np.empty(changed, np.int64)
+    steps = np.empty(changed, spec.uint)
+    _raise(spec, _native.ulp_decode(*coded, spec.lanes, spec.lane_bytes, positions, steps))
+    return positions, steps
+
+
+def steps_merge(spec: SliceSpec, inputs: Sequence[Coded]) -> tuple[Streams, int]:
+    """See `twin.steps_merge`."""
+    fault, *streams, changed = _native.ulp_merge(tuple(map(tuple, inputs)), spec.lanes, spec.lane_bytes)
+    _raise(spec, fault)
+    return Streams(*streams), changed
+
+
+def patch(spec: SliceSpec, lanes: Lanes, change: Sparse) -> tuple[Lanes, int]:
+    """See `twin.patch`."""
+    values = np.empty(change.values.size, uint(spec.lane_bytes))
+    positions = np.ascontiguousarray(change.positions)
+    new = np.ascontiguousarray(change.values)
+    key = tensor_key(spec.name)
+    width = spec.lane_bytes
+    delta = _native.patch(lanes, width, positions, new, change.relative, key, spec.first_word, values)
+    return values, delta
+
+
+def scatter(lanes: Lanes, positions: Positions, values: Lanes) -> None:
+    """See `twin.scatter`."""
+    if values.dtype != lanes.dtype:
+        raise SchemaMismatch(f"{values.dtype} values do not fit into lanes of {lanes.dtype}")
+    _native.scatter(lanes, lanes.itemsize, np.ascontiguousarray(positions), np.ascontiguousarray(values))
+
+
+def split_planes(lanes: Lanes, *, rotation: int = 0) -> list[Bytes]:
+    """See `twin.split_planes`."""
+    planes: NDArray[Any] = np.empty((lanes.itemsize, lanes.size), np.uint8)
+    _native.split(np.ascontiguousarray(lanes), lanes.itemsize, rotation, planes)
+    return list(planes)
+
+
+def merge_planes(planes: Sequence[Bytes], *, rotation: int = 0) -> Lanes:
+    """See `twin.merge_planes`."""
+    lanes: Lanes = np.empty(planes[0].size, uint(len(planes)))
+    _native.merge(np.concatenate(planes), len(planes), rotation, lanes)
+    return lanes
+
+
+def _raise(spec: SliceSpec, fault: int) -> None:
+    if fault:
+        raise BadShard(f"slice {spec.label!r}: {_FAULTS[fault]}", tensor=spec.name)
+
+
+def _map(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Results in order; on the pool where there is more than one item and more than one thread."""
+    listed = list(items)
+    count = threads()
+    if len(listed) < 2 or count < 2:
+        return [work(item) for item in listed]
+    return list(_pool(count).map(work, listed))
+
+
+@cache
+def _pool(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="deltastore-kernel")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,124 @@
+/* Compare, encode as `ulp`, move the base and keep the digest up to date, in one pass (spec, Codec ulp). */
+#include "diff.h"
+
+#define CHUNK ((size_t)32768) /* bytes of each stream that are compared, then encoded while they are in the cache */
+
+/* Bit i says whether lane i of 64 differs. */
+#if defined(__SSE2__)
+#include <emmintrin.h>
+
+static inline __m128i same16(const uint8_t *a, const uint8_t *b, size_t width) {
+    __m128i x = _mm_loadu_si128((const __m128i *)a), y = _mm_loadu_si128((const __m128i *)b);
+    return width == 1 ? _mm_cmpeq_epi8(x, y) : width == 2 ? _mm_cmpeq_epi16(x, y) : _mm_cmpeq_epi32(x, y);
+}
+
+/* A byte of all ones for each of 16 lanes that are the same. */
+static inline __m128i same_lanes(const uint8_t *a, const uint8_t *b, size_t width) {
+    if (width == 1) return same16(a, b, 1);
+    if (width == 2) return _mm_packs_epi16(same16(a, b, 2), same16(a + 16, b + 16, 2));
+    __m128i low = _mm_packs_epi32(same16(a, b, 4), same16(a + 16, b + 16, 4));
+    return _mm_packs_epi16(low, _mm_packs_epi32(same16(a + 32, b + 32, 4), same16(a + 48, b + 48, 4)));
+}
+
+static inline uint64_t differing(const uint8_t *a, const uint8_t *b, size_t width) {
+    uint64_t mask = 0;
+    if (width == 8) {
+        for (int i = 0; i < 64; i++) mask |= (uint64_t)(ds_load8(a + 8 * i) != ds_load8(b + 8 * i)) << i;
+        return mask;
+    }
+    for (int i = 0; i < 4; i++) {
+        uint32_t same = (uint32_t)_mm_movemask_epi8(same_lanes(a + 16 * i * width, b + 16 * i * width, width));
+        mask |= (uint64_t)(same ^ 0xFFFF) << (16 * i);
+    }
+    return mask;
+}
+#else
+static inline uint64_t differing(const uint8_t *a, const uint8_t *b, size_t width) {
+    uint64_t mask = 0;
+    for (size_t i = 0; i < 64; i++)
+        mask |= (uint64_t)(memcmp(a + i * width, b + i * width, width) != 0) << i;
+    return mask;
+}
+#endif
+
+static inline unsigned popcount(uint64_t x) {
+    x -= x >> 1 & 0x5555555555555555ull;
+    x = (x & 0x3333333333333333ull) + (x >> 2 & 0x3333333333333333ull);
+    x = (x + (x >> 4)) & 0x0F0F0F0F0F0F0F0Full;
+    return (unsigned)(x * 0x0101010101010101ull >> 56);
+}
+
+/* Lanes of a chunk that differ. Four are written whether they are there or not: that costs less than a branch. */
+static inline size_t find(const uint8_t *a, const uint8_t *b, size_t lanes, size_t width, uint16_t *found) {
+    size_t n = 0, at = 0;
+    for (; at + 64 <= lanes; at += 64) {
+        uint64_t mask = differing(a + at * width, b + at * width, width);
+        unsigned count = popcount(mask);
+        for (int k = 0; k < 4; k++) {
+            found[n + (size_t)k] = (uint16_t)(at + (size_t)__builtin_ctzll(mask | 1ull << 63));
+            mask &= mask - 1;
+        }
+        for (unsigned k = 4; k < count; k++, mask &= mask - 1)
+            found[n + k] = (uint16_t)(at + (size_t)__builtin_ctzll(mask));
+        n += count;
+    }
+    for (; at < lanes; at++) {
+        found[n] = (uint16_t)at;
+        n += memcmp(a + at * width, b + at * width, width) != 0;
+    }
+    return n;
+}
+
+/* Encodes the lanes that were found, moves the base, and keeps the digest, one change at a time. */
+static inline void encode(ds_cursor *cursor, uint8_t *base, const uint8_t *new_, const uint16_t *lanes, size_t count,
+                          size_t origin, size_t bytes, size_t width, uint64_t key, uint64_t first_word,
+                          ds_nonfinite bad, ds_found *found) {
+    ds_cursor c = *cursor;
+    uint64_t mask = ds_width_mask(width), delta = 0, nonfinite = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t at = lanes[i] * width, word = at & ~(size_t)7;
+        unsigned shift = (unsigned)(8 * (at & 7));
+        uint64_t before = bytes - word >= 8 ? ds_load8(base + word) : ds_load(base + word, bytes - word);
+        uint64_t now = ds_load(new_ + at, width);
+        uint64_t step = (now - (before >> shift)) & mask;
+        if (!step) continue; /* whoever writes to the new weights meanwhile has put it back: 0 is no step */
+        uint64_t after = (before & ~(mask << shift)) | now << shift;
+        uint64_t salt = ds_salt(key, first_word + word / 8);
+        delta += ds_mix(after + salt) - ds_mix(before + salt);
+        nonfinite += (now & bad.mask) == bad.value;
+        ds_store(base + at, now, width);
+        ds_emit(&c, origin + lanes[i], step, width);
+    }
+    *cursor = c;
+    found->delta += delta;
+    found->nonfinite += nonfinite;
+}
+
+static inline int diff(uint8_t *base, const uint8_t *new_, size_t bytes, size_t width, uint64_t key,
+                       uint64_t first_word, ds_nonfinite bad, ds_ulp *out, ds_found *found) {
+    uint16_t lanes[CHUNK + 4];
+    for (size_t block = 0; block < bytes; block += DS_BLOCK * width) {
+        size_t end = bytes - block < DS_BLOCK * width ? bytes : block + DS_BLOCK * width;
+        ds_cursor c;
+        if (!ds_start(out, (end - block) / width, width, &c)) return 0;
+        for (size_t at = block; at < end; at += CHUNK) {
+            size_t n = end - at < CHUNK ? end - at : CHUNK;
+            size_t count = find(base + at, new_ + at, n / width, width, lanes);
+            encode(&c, base + at, new_ + at, lanes, count, (at - block) / width, n, width, key, first_word + at / 8,
+                   bad, found);
+        }
+        ds_end(out, &c, width);
+    }
+    return 1;
+}
+
+/* Returns 0 if memory ran out; the base has then moved for the blocks that `out->table` lists. */
+int ds_ulp_diff(uint8_t *base, const uint8_t *new_, size_t bytes, size_t width, uint64_t key, uint64_t first_word,
+                ds_nonfinite bad, ds_ulp *out, ds_found *found) {
+    switch (width) { /* so that shifts and masks are constants */
+    case 1: return diff(base, new_, bytes, 1, key, first_word, bad, out, found);
+    case 2: return diff(base, new_, bytes, 2, key, first_word, bad, out, found);
+    case 4: return diff(base, new_, bytes, 4, key, first_word, bad, out, found);
+    default: return diff(base, new_, bytes, 8, key, first_word, bad, out, found);
+    }
+}
