@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-HEAD_EVERY = 64
-"""Versions after which the hint for galloping is written."""
+HEAD_EVERY = 64  # versions after which the hint for galloping is written
 _PATIENCE = 30.0
 """Seconds that leaving a `with` block by an error waits for what was published before it."""
 

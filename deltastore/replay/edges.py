@@ -1,0 +1,188 @@
+"""Taking edges (spec, Reading): fetch, decode, check, and compose the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from deltastore import codec
+from deltastore.codec import kernels
+from deltastore.codec.types import Change, Positions, SliceSpec, Whole
+from deltastore.errors import BadEdge, BadShard, Diverged, IntegrityError, LimitExceeded, NotFound
+from deltastore.parallel import DEFAULT, Workers
+from deltastore.protocol.descriptors import ShardDescriptor, Slice, check_cover, resolve
+from deltastore.protocol.digest import MASK, Lanes, tensor_key
+from deltastore.protocol.edges import Edge
+from deltastore.protocol.planning import Plan
+from deltastore.protocol.schema import Schema
+from deltastore.shards import spec_of
+from deltastore.state import Overlay, Patch, Reader
+from deltastore.store import Store
+
+Fetch = Callable[[ShardDescriptor], bytes]
+
+
+def shard_fetcher(store: Store) -> Fetch:
+    """Fetches shards from a store, checked by length and SHA-256."""
+    return lambda shard: store.get_object(shard.sha256, shard.size)
+
+
+class FailedEdge(BadEdge):
+    """An edge that cannot be taken; `edge` says which, so that it can be avoided.
+
+    `mismatch`: it does not fit the bits that it was laid over; they may be what is wrong.
+    """
+
+    def __init__(self, edge: Edge, problem: str, *, mismatch: bool = False) -> None:
+        super().__init__(
+            f"the edge {edge.base} -> {edge.target} cannot be taken: {problem}",
+            hint="Nothing was changed; another way is tried if there is one",
+            base=str(edge.base),
+            target=edge.target,
+        )
+        self.edge = edge
+        self.mismatch = mismatch
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Takes the edges of plans.
+
+    Attributes:
+        schema: Of the target; deltas never cross schemas, so also of every state that is read on the way.
+        state: Digest of the target.
+        fetch: Gets a shard's stored bytes, checked against its descriptor.
+        workers: Shards at once.
+    """
+
+    schema: Schema
+    state: int | None
+    fetch: Fetch
+    workers: Workers = DEFAULT
+
+    def run(
+        self,
+        plan: Plan,
+        base: Reader | None,
+        *,
+        base_state: int | None = None,
+        names: Collection[str] | None = None,
+    ) -> dict[str, Patch]:
+        """The changes from what is held to the target, composed and checked.
+
+        Args:
+            plan: What to take.
+            base: The state at its start; None if that is `"none"`.
+            base_state: Its digest; None likewise.
+            names: Only these tensors (owners of their storage); all by default.
+
+        Returns:
+            One patch per tensor that changes; after an anchor, one for every tensor.
+
+        Raises:
+            FailedEdge: An edge is damaged, incomplete, or does not lead to its state from what is held.
+            Diverged: The plan ends at another state than the target's.
+        """
+        overlay = Overlay(base)
+        state = base_state
+        for edge in plan.edges:
+            if edge.base_state != state:
+                raise FailedEdge(edge, "it starts from another state than the one before it leads to")
+            state = edge.state
+            try:
+                self._take(edge, overlay, names)
+            except (IntegrityError, NotFound) as error:
+                raise FailedEdge(edge, str(error), mismatch=isinstance(error, BadEdge)) from error
+        if state != self.state:
+            raise Diverged("what is held, or the last edge, is not the state that the version's record names")
+        return overlay.patches
+
+    def _take(self, edge: Edge, overlay: Overlay, names: Collection[str] | None) -> None:
+        """Lays one edge over what is there; its slices are disjoint, so all read the state before it."""
+        if not edge.shards and not edge.is_anchor:
+            return
+        check_cover(self.schema, edge.shards)
+        source = None if edge.is_anchor else overlay
+        parts: dict[str, list[tuple[SliceSpec, Patch]]] = {}
+        wanted = [shard for shard in edge.shards if self._touches(shard, names)]
+        for done in self.workers.map(lambda shard: self._shard(shard, source, names), wanted):
+            for spec, patch in done:
+                parts.setdefault(spec.name, []).append((spec, patch))
+        for name in sorted(parts):
+            overlay.put(_join(parts[name], source))
+
+    def _touches(self, shard: ShardDescriptor, names: Collection[str] | None) -> bool:
+        return names is None or any(one.tensor.name in names for one in resolve(self.schema, shard.slices))
+
+    def _shard(
+        self, shard: ShardDescriptor, source: Reader | None, names: Collection[str] | None
+    ) -> list[tuple[SliceSpec, Patch]]:
+        """Fetches and decodes one shard and checks what each of its slices does to the digest (DS-READ-4)."""
+        slices = list(resolve(self.schema, shard.slices))
+        specs = [spec_of(one) for one in slices]
+        data = self.fetch(shard)
+        try:
+            decoded = codec.get(shard.codec).decode(data, specs, raw_size=shard.raw_size)
+        except (BadShard, LimitExceeded) as error:
+            what = f"shard {shard.sha256}: {error.what}"
+            raise type(error)(what, hint=error.hint, **(error.fields | {"shard": shard.sha256})) from error
+        if sum(decoded.deltas) & MASK != shard.state_delta:
+            raise BadShard(f"shard {shard.sha256}: its slices do not add up to its descriptor's digest")
+        patches = []
+        for one, spec, change, declared in zip(slices, specs, decoded.changes, decoded.deltas, strict=True):
+            if names is not None and spec.name not in names:
+                continue
+            patch, delta = _evaluate(one, spec, change, source)
+            if delta != declared:
+                raise BadEdge(
+                    f"tensor {spec.label!r} would not get the bits that its digest says",
+                    hint="The base held here, or the edge, is not what it should be",
+                    tensor=spec.name,
+                    shard=shard.sha256,
+                )
+            if patch is not None:
+                patches.append((spec, patch))
+        return patches
+
+
+def _evaluate(one: Slice, spec: SliceSpec, change: Change, source: Reader | None) -> tuple[Patch | None, int]:
+    """The patch that a change is, in positions of its tensor, and what it does to the digest."""
+    key = tensor_key(spec.name)
+    if isinstance(change, Whole):
+        delta = kernels.digest(change.lanes, key, spec.first_word)
+        if source is not None:
+            old = np.ascontiguousarray(source.read(spec.name, spec.start, spec.stop))
+            delta = (delta - kernels.digest(old, key, spec.first_word)) & MASK
+        if spec.whole:
+            return Patch(one.tensor, None, change.lanes), delta
+        return Patch(one.tensor, np.arange(spec.start, spec.stop), change.lanes), delta
+    if change.positions.size == 0:
+        return None, 0
+    if source is None:
+        raise BadShard(f"tensor {spec.label!r} is sparse in an anchor")
+    held = source
+    view = held.view(spec.name)
+    if view is not None:
+        values, delta = kernels.patch(spec, view[spec.start : spec.stop], change)
+        return Patch(one.tensor, change.positions + spec.start, values), delta
+
+    def read(positions: Positions) -> Lanes:
+        return held.gather(spec.name, positions + spec.start)
+
+    gathered = kernels.gather_words(spec, read, change.positions)
+    values = kernels.new_bits(change, gathered.old)
+    return Patch(one.tensor, change.positions + spec.start, values), gathered.delta(values)
+
+
+def _join(parts: list[tuple[SliceSpec, Patch]], source: Reader | None) -> Patch:
+    """The patches of one tensor's disjoint slices as one."""
+    parts.sort(key=lambda part: part[0].start)
+    if len(parts) == 1 and (source is not None or parts[0][1].positions is None):
+        return parts[0][1]
+    tensor = parts[0][1].tensor
+    values = np.concatenate([patch.values for _, patch in parts])
+    if values.size == tensor.lanes:
+        return Patch(tensor, None, values)
+    return Patch(tensor, np.concatenate([p.positions for _, p in parts if p.positions is not None]), values)
