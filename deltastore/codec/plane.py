@@ -1,4 +1,4 @@
-"""Codec `plane` (spec, Codec plane): whole slices as byte planes; the default anchor.
+"""Codec `plane` (spec, Codec plane): whole slices as byte planes: the small anchor.
 
 Two thirds of the size of bf16 weights: their exponents compress to a third, their mantissas not at all.
 """

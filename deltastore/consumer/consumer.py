@@ -262,7 +262,7 @@ class Consumer:
                 self.need_target().discard(prepared)
 
     def _swap(self, target: Target[Any], prepared: object, staged: Staged) -> None:
-        """Commits; from the first write to the last the target is nobody's version (DS-READ-5)."""
+        """Commits; from the first write to the last the target is nobody's version (DS-READ-10)."""
         before = (self._held, self._info, self._poisoned)
         begun = self.store.runtime.monotonic()
         self._hold(None, None, poisoned=True)

@@ -28,7 +28,7 @@ def published(count: int = 3) -> tuple[MemoryBackend, Store, list[State]]:
     return backend, store, states
 
 
-@pytest.mark.req("DS-READ-5")
+@pytest.mark.req("DS-READ-9")
 def test_a_staged_version_is_committed_once() -> None:
     _, store, states = published()
     target = blank(states[0])
@@ -62,7 +62,7 @@ def test_what_was_staged_before_a_poisoning_does_not_take_it_back() -> None:
     assert reader.version is None
 
 
-@pytest.mark.req("DS-READ-5")
+@pytest.mark.req("DS-READ-10")
 def test_an_interrupt_after_the_last_write_leaves_nothing_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     _, store, states = published()
     target = blank(states[0])

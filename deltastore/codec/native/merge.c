@@ -1,4 +1,4 @@
-/* Successive deltas of one slice as one, without any state: steps add, block by block (spec, Skips). */
+/* Successive deltas of one slice as one, without any state: steps add, block by block (spec, Codec ulp). */
 #include "merge.h"
 
 /* Steps of a block, and one bit for each lane that any delta has touched. */
