@@ -25,6 +25,8 @@ from deltastore.errors import (
     DeltaStoreError,
     NoSuchVersion,
     Poisoned,
+    Throttled,
+    Unavailable,
     UnreachableError,
     UsageError,
 )
@@ -208,10 +210,18 @@ class Consumer:
         return Staged(self, info, goal, epoch=epoch, prepared=prepared, bytes_fetched=fetched)
 
     def _look(self, target: Target[Any], schema: Schema) -> None:
-        """Recognises what a fresh target already holds, by a full check of schema and digest (DS-READ-7)."""
+        """Recognises, once, what a fresh target already holds (DS-READ-7)."""
         if self._looked or self._poisoned:
             return
         self._looked = True
+        try:
+            self._recognise(target, schema)
+        except (Throttled, Unavailable):  # an outage is no answer, and without one an anchor is fetched
+            self._looked = False
+            raise
+
+    def _recognise(self, target: Target[Any], schema: Schema) -> None:
+        """Holds the version that schema and digest of all the target's bytes prove, if there is one."""
         if not target.can_read_old():
             return
         digest = target.state(schema)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import State, all_bits, consumer, mixed, producer, record, shard_keys, small, stepped
+from support import NO_RETRY, State, all_bits, consumer, mixed, producer, record, shard_keys, small, stepped
 
 from deltastore import Store
 from deltastore.consumer import directory, swap
@@ -31,13 +31,14 @@ from deltastore.errors import (
     NoSpace,
     NotFound,
     Poisoned,
+    Unavailable,
     Unsupported,
     UsageError,
 )
 from deltastore.parallel import INLINE
 from deltastore.protocol import keys
 from deltastore.replay import schema_of
-from deltastore.testing import FaultBackend
+from deltastore.testing import Fault, FaultBackend, Operation
 
 
 @pytest.fixture
@@ -707,6 +708,30 @@ def test_a_restarted_consumer_goes_on_from_its_directory(store: Store, path: Pat
     assert staged.bytes_fetched == edge.size
     staged.commit()
     assert loaded(path) == all_bits(states[3])
+
+
+@pytest.mark.req("DS-READ-7")
+def test_an_outage_while_looking_costs_no_anchor(store: Store, path: Path) -> None:
+    states = grown(store)
+    consumer(store, path).stage(1).commit()
+    down = [False]
+
+    def plan(operation: Operation) -> Fault | None:
+        return Fault(before=Unavailable("network")) if down[0] and operation.key == keys.version(1) else None
+
+    watched = Store.open(FaultBackend(store.access.backend, plan), retry=NO_RETRY)
+    reader = consumer(watched, path)
+    down[0] = True
+    with pytest.raises(Unavailable):
+        reader.stage()
+    assert reader.version is None
+    down[0] = False
+    staged = reader.stage(3)
+    assert reader.version == 1
+    edges = [record(store, version).embedded for version in (2, 3)]
+    assert staged.bytes_fetched == sum(edge.size for edge in edges if edge is not None)
+    staged.commit()
+    assert loaded(path) == all_bits(states[2])
 
 
 @pytest.mark.req("DS-READ-7")
