@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -13,10 +14,12 @@ from deltastore.codec import kernels
 from deltastore.codec.types import Delta, Dense, Encoded, SliceSpec, Whole
 from deltastore.errors import BadShard, Unsupported
 from deltastore.protocol.descriptors import ShardDescriptor, Slice, compress
-from deltastore.protocol.digest import Lanes, tensor_key
+from deltastore.protocol.digest import MASK, Lanes, tensor_key
 from deltastore.protocol.limits import SHARD_BYTES
 from deltastore.protocol.schema import Schema
 from deltastore.protocol.wire import sha256
+
+_FAULT: Final = "Nothing was published; this is a fault of deltastore or of the memory, report it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,10 @@ def make_delta(
     encoded = chosen.encode(deltas, nonce=nonce)
     if check:
         decoded = chosen.decode(encoded.data, [d.spec for d in deltas], raw_size=encoded.raw_size)
-        for delta, change, digest_ in zip(deltas, decoded.changes, decoded.deltas, strict=True):
-            if digest_ != delta.state_delta or not delta.says(change):
+        for delta, change, said in zip(deltas, decoded.changes, decoded.deltas, strict=True):
+            if said not in {None, delta.state_delta} or not delta.says(change):
                 raise _not_itself(codec_id, delta.spec)
+        _check_sum(codec_id, encoded, [delta.state_delta for delta in deltas])
     return _described(codec_id, schema, slices, encoded)
 
 
@@ -86,10 +90,11 @@ def make_anchor(
     encoded = chosen.encode(denses, nonce=nonce)
     if check:
         decoded = chosen.decode(encoded.data, [d.spec for d in denses], raw_size=encoded.raw_size)
-        for dense, change, delta in zip(denses, decoded.changes, decoded.deltas, strict=True):
+        for dense, change, said in zip(denses, decoded.changes, decoded.deltas, strict=True):
             same = isinstance(change, Whole) and np.array_equal(change.lanes, dense.lanes)
-            if not same or delta != dense.digest:
+            if not same or said not in {None, dense.digest}:
                 raise _not_itself(codec_id, dense.spec)
+        _check_sum(codec_id, encoded, [dense.digest for dense in denses])
     return _described(codec_id, schema, slices, encoded)
 
 
@@ -117,9 +122,14 @@ def _described(codec_id: str, schema: Schema, slices: Sequence[Slice], encoded: 
     return Shard(encoded.data, descriptor, encoded.changed)
 
 
+def _check_sum(codec_id: str, encoded: Encoded, digests: Sequence[int]) -> None:
+    if encoded.state_delta != sum(digests) & MASK:
+        raise BadShard(f"codec {codec_id!r} has added up the digests of its slices wrongly", hint=_FAULT)
+
+
 def _not_itself(codec_id: str, spec: SliceSpec) -> BadShard:
     return BadShard(
         f"codec {codec_id!r} does not give tensor {spec.label!r} back as it was",
-        hint="Nothing was published; this is a fault of deltastore or of the memory, report it",
+        hint=_FAULT,
         tensor=spec.name,
     )

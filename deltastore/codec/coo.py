@@ -5,6 +5,8 @@ Indices count from the start of the whole tensor, whatever part of it the slice 
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -12,7 +14,7 @@ import numpy as np
 
 from deltastore.codec import kernels, shard
 from deltastore.codec.types import Decoded, Diff, Encoded, SliceSpec, Sparse
-from deltastore.errors import BadShard
+from deltastore.errors import BadShard, Unsupported
 from deltastore.protocol.digest import MASK, Lanes
 
 _WIDE: Final = 2**31
@@ -34,37 +36,43 @@ class Coo:
 
     def encode(self, deltas: Sequence[Diff], *, nonce: bytes) -> Encoded:
         """See `DeltaCodec.encode`; tensors whose names would collide are refused."""
-        tensors: list[tuple[str, shard.Tensor]] = []
-        for diff in deltas:
-            if diff.changed:
-                tensors += _tensors(diff)
-        changed = [diff.changed for diff in deltas]
+        twice = _twice([diff.spec for diff in deltas])
+        if twice:
+            raise Unsupported(
+                f"two slices of a shard would be called {twice!r}",
+                hint="Use another codec, or rename the tensor",
+                tensor=twice,
+            )
+        tensors = [tensor for diff in deltas if diff.changed for tensor in _tensors(diff)]
         digests = [diff.state_delta for diff in deltas]
-        meta = shard.Meta(self.id, shard.nonce_text(nonce), changed, digests)
+        meta = shard.Meta(self.id, shard.nonce_text(nonce), digests)
         return Encoded(
             data=shard.build(meta, tensors),
             raw_size=sum(len(tensor.data) for _, tensor in tensors),
             state_delta=sum(digests) & MASK,
-            changed=sum(changed),
+            changed=sum(diff.changed for diff in deltas),
         )
 
     def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
         """See `DeltaCodec.decode`; all changes are sparse and absolute."""
-        file = shard.open_shard(data, specs, codec=self.id)
-        meta = file.meta
+        file = shard.open_shard(data, codec=self.id, digests=len(specs))
         shard.check_raw_size(raw_size, sum(len(t.data) for t in file.tensors.values()), specs)
-        names = [
-            name
-            for spec, changed in zip(specs, meta.changed, strict=True)
-            if changed
-            for name in (f"{spec.label}.indices", f"{spec.label}.values")
-        ]
-        if meta.raw or len(names) != len(file.tensors) or set(names) != file.tensors.keys():
-            raise BadShard("the tensors of the shard are not those of its changed slices")
-        changes = [
-            _read(spec, changed, file.tensors) for spec, changed in zip(specs, meta.changed, strict=True)
-        ]
-        return Decoded([*changes], list(meta.changed), list(meta.digest))
+        digests = file.meta.digest
+        known = {name for spec in specs for name in _names(spec)}
+        if file.meta.raw or _twice(specs) or not file.tensors.keys() <= known:
+            raise BadShard("the tensors of the shard are not those of its slices")
+        changes = [_read(spec, digest, file.tensors) for spec, digest in zip(specs, digests, strict=True)]
+        return Decoded([*changes], [*digests])
+
+
+def _twice(specs: Sequence[SliceSpec]) -> str | None:
+    """A label that two slices have; whose changes are there could not be told then."""
+    counts = Counter(spec.label for spec in specs)
+    return next((label for label, count in counts.items() if count > 1), None)
+
+
+def _names(spec: SliceSpec) -> tuple[str, str]:
+    return f"{spec.label}.indices", f"{spec.label}.values"
 
 
 def _index_dtype(spec: SliceSpec) -> str:
@@ -79,17 +87,20 @@ def _tensors(diff: Diff) -> list[tuple[str, shard.Tensor]]:
     spec, shape = diff.spec, (diff.changed,)
     dtype = _index_dtype(spec)
     indices = (diff.positions + spec.start).astype("<i4" if dtype == "I32" else "<i8")
-    return [
-        (f"{spec.label}.indices", shard.Tensor(dtype, shape, indices.tobytes())),
-        (f"{spec.label}.values", shard.Tensor(_value_dtype(spec), shape, diff.new.tobytes())),
-    ]
+    values = shard.Tensor(_value_dtype(spec), shape, diff.new.tobytes())
+    return list(zip(_names(spec), (shard.Tensor(dtype, shape, indices.tobytes()), values), strict=True))
 
 
-def _read(spec: SliceSpec, changed: int, tensors: Mapping[str, shard.Tensor]) -> Sparse:
-    if not changed:
+def _read(spec: SliceSpec, digest: int, tensors: Mapping[str, shard.Tensor]) -> Sparse:
+    indices, values = (tensors.get(name) for name in _names(spec))
+    if indices is None and values is None:
+        shard.check_idle(spec, digest)
         return Sparse(np.empty(0, np.int64), np.empty(0, spec.uint), relative=False)
-    indices = tensors[f"{spec.label}.indices"]
-    values = tensors[f"{spec.label}.values"]
+    if indices is None or values is None:
+        raise BadShard(f"slice {spec.label!r} has indices without values, or values without indices")
+    changed = math.prod(indices.shape)
+    if not changed:
+        raise BadShard(f"slice {spec.label!r} has indices, but none in them")
     for tensor, dtype in ((indices, _index_dtype(spec)), (values, _value_dtype(spec))):
         if tensor.dtype != dtype or tensor.shape != (changed,):
             raise BadShard(

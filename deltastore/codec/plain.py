@@ -32,28 +32,25 @@ class Plain:
             dtype, shape = _layout(dense.spec)
             data = dense.lanes.data.cast("B") if dense.lanes.size else b""
             tensors.append((dense.spec.label, shard.Tensor(dtype, shape, data)))
-        lanes = [dense.spec.lanes for dense in denses]
         digests = [dense.digest for dense in denses]
-        meta = shard.Meta(self.id, shard.nonce_text(nonce), lanes, digests)
+        meta = shard.Meta(self.id, shard.nonce_text(nonce), digests)
         return Encoded(
             data=shard.build(meta, tensors, extra=_FOR_OTHERS),
             raw_size=sum(dense.spec.nbytes for dense in denses),
             state_delta=sum(digests) & MASK,
-            changed=sum(lanes),
+            changed=sum(dense.spec.lanes for dense in denses),
         )
 
     def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
         """See `AnchorCodec.decode`; the changes are views of `data`."""
-        file = shard.open_shard(data, specs, codec=self.id)
-        meta = file.meta
+        file = shard.open_shard(data, codec=self.id, digests=len(specs))
+        digests = file.meta.digest
         shard.check_raw_size(raw_size, sum(len(t.data) for t in file.tensors.values()), specs)
         names = [spec.label for spec in specs]
-        if meta.raw or len(names) != len(file.tensors) or set(names) != file.tensors.keys():
+        if file.meta.raw or len(names) != len(file.tensors) or set(names) != file.tensors.keys():
             raise BadShard("the tensors of the shard are not those of its slices")
-        changes = [
-            _read(spec, changed, file.tensors) for spec, changed in zip(specs, meta.changed, strict=True)
-        ]
-        return Decoded([*changes], list(meta.changed), list(meta.digest))
+        changes = [_read(spec, digest, file.tensors) for spec, digest in zip(specs, digests, strict=True)]
+        return Decoded([*changes], [*digests])
 
 
 def _layout(spec: SliceSpec) -> tuple[str, tuple[int, ...]]:
@@ -63,10 +60,10 @@ def _layout(spec: SliceSpec) -> tuple[str, tuple[int, ...]]:
     return ("U8" if spec.packed else spec.dtype), (spec.lanes,)
 
 
-def _read(spec: SliceSpec, changed: int, tensors: Mapping[str, shard.Tensor]) -> Whole:
+def _read(spec: SliceSpec, digest: int, tensors: Mapping[str, shard.Tensor]) -> Whole:
     tensor = tensors[spec.label]
     if (tensor.dtype, tensor.shape) != _layout(spec) or len(tensor.data) != spec.nbytes:
         raise BadShard(f"tensor {spec.label!r} has another dtype or shape than its slice")
-    if changed != spec.lanes:
-        raise BadShard(f"slice {spec.label!r} of {spec.lanes} lanes declares {changed}")
+    if not spec.lanes:
+        shard.check_idle(spec, digest)
     return Whole(tensor.lanes(spec.uint))

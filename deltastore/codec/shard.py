@@ -35,16 +35,14 @@ class Meta:
     Attributes:
         codec: Id of the codec.
         nonce: 32 hexadecimal digits.
-        changed: Lanes that changed, per slice.
-        digest: What each slice adds to the state digest, modulo 2^64.
+        digest: What each slice adds to the state digest, modulo 2^64; none where the stream `D` says it.
         frames: Stored sizes of the frames of each compressed stream.
         raw: Raw size of each compressed stream.
     """
 
     codec: str
     nonce: str
-    changed: Sequence[int]
-    digest: Sequence[int]
+    digest: Sequence[int] = ()
     frames: Mapping[str, Sequence[int]] = field(default_factory=dict)
     raw: Mapping[str, int] = field(default_factory=dict)
 
@@ -140,9 +138,9 @@ def _meta_text(meta: Meta) -> str:
         "format": FORMAT,
         "codec": meta.codec,
         "nonce": meta.nonce,
-        "changed": list(meta.changed),
-        "digest": [f"{value & MASK:016x}" for value in meta.digest],
     }
+    if meta.digest:
+        fields["digest"] = [f"{value & MASK:016x}" for value in meta.digest]
     if meta.frames:
         fields["frames"] = {name: list(sizes) for name, sizes in meta.frames.items()}
         fields["raw"] = dict(meta.raw)
@@ -161,8 +159,13 @@ def _within(size: int, limit: int, what: str) -> None:
 # --- Reading -----------------------------------------------------------------------------------------
 
 
-def open_shard(data: bytes, specs: Sequence[SliceSpec], *, codec: str) -> ShardFile:
-    """Reads a shard that must be of this codec and have an entry for each of these slices.
+def open_shard(data: bytes, *, codec: str, digests: int) -> ShardFile:
+    """Reads a shard that must be of this codec.
+
+    Args:
+        data: The file.
+        codec: Id of the codec.
+        digests: How many its metadata must have: one per slice, or none where a tensor holds them.
 
     Raises:
         BadShard: It breaks a rule of the container, or is of another codec or of other slices.
@@ -172,14 +175,19 @@ def open_shard(data: bytes, specs: Sequence[SliceSpec], *, codec: str) -> ShardF
     meta = file.meta
     if meta.codec != codec:
         raise BadShard(f"the shard is of codec {meta.codec!r}, not {codec!r}")
-    if len(meta.changed) != len(specs):
-        raise BadShard(f"the shard has {len(meta.changed)} slices, not {len(specs)}")
-    for spec, changed, digest in zip(specs, meta.changed, meta.digest, strict=True):
-        if changed > spec.lanes or (changed == 0 and digest != 0):
-            raise BadShard(
-                f"slice {spec.label!r} of {spec.lanes} lanes declares {changed} changes, digest {digest:016x}"
-            )
+    if len(meta.digest) != digests:
+        raise BadShard(f"the metadata have {len(meta.digest)} digests, where {digests} are needed")
     return file
+
+
+def check_idle(spec: SliceSpec, digest: int) -> None:
+    """Refuses a slice of which no lane changes, but which would change the digest.
+
+    Raises:
+        BadShard: It does.
+    """
+    if digest:
+        raise BadShard(f"slice {spec.label!r} changes no lane, but declares the digest {digest:016x}")
 
 
 def check_raw_size(raw_size: int, actual: int, specs: Sequence[SliceSpec]) -> None:
@@ -262,21 +270,17 @@ def _parse_meta(fields: Mapping[str, object]) -> Meta:
     codec, nonce = fields.get("codec"), fields.get("nonce")
     if not isinstance(codec, str) or not isinstance(nonce, str) or not _NONCE.fullmatch(nonce):
         raise BadShard("the codec or the nonce of a shard is malformed")
-    digests = fields.get("digest")
+    digests = fields.get("digest", [])
     if not isinstance(digests, list):
         raise BadShard("the digests of a shard are not a list")
     if not all(isinstance(text, str) and _DIGEST.fullmatch(text) for text in digests):
         raise BadShard("a digest of a shard is not 16 hexadecimal digits")
-    changed = _ints(fields.get("changed"), "changed")
     frames, raw = fields.get("frames", {}), fields.get("raw", {})
     if not isinstance(frames, dict) or not isinstance(raw, dict) or frames.keys() != raw.keys():
         raise BadShard("frames and raw sizes are not of the same streams")
-    if len(changed) != len(digests):
-        raise BadShard("the lists of a shard do not have the same length")
     return Meta(
         codec=codec,
         nonce=nonce,
-        changed=changed,
         digest=tuple(int(text, 16) for text in digests),
         frames={name: _ints(sizes, f"the frames of {name!r}") for name, sizes in frames.items()},
         raw=dict(zip(raw, _ints(list(raw.values()), "raw"), strict=True)),

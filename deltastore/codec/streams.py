@@ -1,4 +1,4 @@
-"""Shards made of streams (spec, Compressed streams): U8 tensors of zstd frames, planes, and the raw `M`.
+"""Shards made of streams (spec, Compressed streams): U8 tensors of zstd frames, planes, the raw `M` and `D`.
 
 Each stream runs through the slices of the shard in order. A reader says how long every stream must be, from
 what it has checked so far, before that stream is inflated.
@@ -14,12 +14,14 @@ import numpy as np
 from deltastore.codec import frames, shard
 from deltastore.codec.kernels import Bytes
 from deltastore.codec.planes import store
-from deltastore.codec.types import Delta, Encoded, SliceSpec
+from deltastore.codec.types import Encoded, SliceSpec
 from deltastore.errors import BadShard
 from deltastore.protocol.digest import MASK
 
 MODES: Final = "M"
 """One byte per slice, not compressed."""
+DIGESTS: Final = "D"
+"""What each slice that is not empty adds to the state digest, 8 bytes each, not compressed."""
 
 
 class Writer:
@@ -39,31 +41,40 @@ class Writer:
         for name, part in parts.items():
             self._parts[name].append(part)
 
-    def finish(self, deltas: Sequence[Delta], modes: Sequence[int], *, codec: str, nonce: bytes) -> Encoded:
-        """Compresses the streams and write the shard; empty streams are left out."""
-        tensors: list[tuple[str, shard.Tensor]] = []
+    def finish(
+        self, digests: Sequence[int], *, changed: int, codec: str, nonce: bytes, modes: Sequence[int] = ()
+    ) -> Encoded:
+        """Compresses the streams and writes the shard; empty streams are left out.
+
+        Args:
+            digests: What each slice that is not empty adds to the state digest, modulo 2^64.
+            changed: Lanes that changed in all slices.
+            codec: Id of the codec.
+            nonce: 16 random bytes.
+            modes: One per slice, for codecs that have them.
+        """
+        tables = {
+            MODES: bytes(modes),
+            DIGESTS: np.array([value & MASK for value in digests], "<u8").tobytes(),
+        }
+        tensors = [(name, _flat(table)) for name, table in tables.items() if table]
+        raw_size = sum(map(len, tables.values()))
         sizes: dict[str, list[int]] = {}
         raw: dict[str, int] = {}
-        raw_size = len(modes)
-        if modes:
-            tensors.append((MODES, shard.Tensor("U8", (len(modes),), bytes(modes))))
-        for name, parts in self._parts.items():
-            stream = b"".join(part.data for part in parts)
+        for name in list(self._parts):
+            stream = b"".join(part.data for part in self._parts.pop(name))
             if stream:
                 raw_size += len(stream)
                 stored, frame_sizes = store(stream) if name in self._planes else frames.compress(stream)
                 if frame_sizes is not None:
                     sizes[name], raw[name] = frame_sizes, len(stream)
-                tensors.append((name, shard.Tensor("U8", (len(stored),), stored)))
-        changed = [delta.changed for delta in deltas]
-        digests = [delta.state_delta for delta in deltas]
-        meta = shard.Meta(codec, shard.nonce_text(nonce), changed, digests, sizes, raw)
-        return Encoded(
-            data=shard.build(meta, tensors),
-            raw_size=raw_size,
-            state_delta=sum(digests) & MASK,
-            changed=sum(changed),
-        )
+                tensors.append((name, _flat(stored)))
+        meta = shard.Meta(codec, shard.nonce_text(nonce), frames=sizes, raw=raw)
+        return Encoded(shard.build(meta, tensors), raw_size, sum(digests) & MASK, changed)
+
+
+def _flat(data: bytes) -> shard.Tensor:
+    return shard.Tensor("U8", (len(data),), data)
 
 
 class Reader:
@@ -74,7 +85,8 @@ class Reader:
         specs: Its slices.
         codec: The codec that it must be of.
         raw_size: What the descriptor declares.
-        planes: Streams that may be stored as they are.
+        tables: Streams that must be stored as they are.
+        planes: Streams that may be.
 
     Raises:
         BadShard: It breaks a rule of the container, or its sizes do not add up.
@@ -88,29 +100,47 @@ class Reader:
         *,
         codec: str,
         raw_size: int,
+        tables: Collection[str],
         planes: Collection[str],
     ) -> None:
-        file = shard.open_shard(data, specs, codec=codec)
-        self.meta: Final = file.meta
+        file = shard.open_shard(data, codec=codec, digests=0)
+        self._meta: Final = file.meta
         self._tensors = file.tensors
         self._open: dict[str, memoryview] = {}
-        modes = {MODES} if specs else set()
         as_they_are = file.tensors.keys() - file.meta.raw.keys()
-        known = file.meta.raw.keys() <= file.tensors.keys() - modes
-        if not (known and modes <= as_they_are <= modes.union(planes)):
+        known = file.meta.raw.keys() <= file.tensors.keys() - set(tables)
+        if not (known and as_they_are <= {*tables, *planes}):
             raise BadShard("the streams of the shard are not those that its metadata list")
         for name, tensor in file.tensors.items():
             if tensor.dtype != "U8" or len(tensor.shape) != 1:
                 raise BadShard(f"stream {name!r} is not a flat U8 tensor")
         self._raw: Final = {
-            name: file.meta.raw.get(name, len(tensor.data))
-            for name, tensor in file.tensors.items()
-            if name not in modes
+            name: file.meta.raw.get(name, len(tensor.data)) for name, tensor in file.tensors.items()
         }
-        shard.check_raw_size(raw_size, sum(self._raw.values()) + len(specs), specs)
-        self.modes: Final = bytes(file.tensors[MODES].data) if specs else b""
-        if len(self.modes) != len(specs):
-            raise BadShard(f"the shard has {len(self.modes)} modes for {len(specs)} slices")
+        shard.check_raw_size(raw_size, sum(self._raw.values()), specs)
+
+    def modes(self, count: int) -> bytes:
+        """The modes of so many slices.
+
+        Raises:
+            BadShard: There are not so many.
+        """
+        self.inflate({MODES: count})
+        return self.take(MODES, count).tobytes()
+
+    def digests(self, filled: Sequence[bool]) -> list[int]:
+        """What each slice adds to the state digest; 0 for those that are empty, of which nothing is stored.
+
+        Args:
+            filled: Which slices are not empty.
+
+        Raises:
+            BadShard: There is another number of digests than of these.
+        """
+        size = 8 * sum(filled)
+        self.inflate({DIGESTS: size})
+        stored = iter(self.take(DIGESTS, size).view("<u8").tolist())
+        return [next(stored) if one else 0 for one in filled]
 
     def inflate(self, expected: Mapping[str, int]) -> None:
         """Inflates streams that must have these raw sizes; one of size 0 must be left out.
@@ -125,8 +155,8 @@ class Reader:
         for name, size in expected.items():
             if size:
                 stored = memoryview(self._tensors[name].data)
-                if name in self.meta.raw:
-                    stored = memoryview(frames.decompress(stored, self.meta.frames[name], size))
+                if name in self._meta.raw:
+                    stored = memoryview(frames.decompress(stored, self._meta.frames[name], size))
                 self._open[name] = stored
 
     def close(self) -> None:

@@ -317,13 +317,17 @@ class Decoded:
 
     Attributes:
         changes: The new values.
-        changed: Lanes that changed; exact where the change is `Sparse`, else what the shard declares.
-        deltas: What each slice adds to the state digest, as declared: whoever applies it checks.
+        deltas: What each slice adds to the state digest, as declared: whoever applies it checks. None where
+            the codec declares it of the whole shard only, in its descriptor.
     """
 
     changes: list[Change]
-    changed: list[int]
-    deltas: list[int]
+    deltas: list[int | None]
+
+    @property
+    def changed(self) -> list[int]:
+        """Lanes that each slice sets: those that changed, and all where the change is `Whole`."""
+        return [c.lanes.size if isinstance(c, Whole) else c.positions.size for c in self.changes]
 
 
 D = TypeVar("D", bound=Delta)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from deltastore import codec as codecs
 from deltastore.codec import kernels
-from deltastore.codec.types import Change, Dense, Encoded, SliceSpec, Sparse, Whole
+from deltastore.codec.types import Change, Decoded, Dense, Encoded, SliceSpec, Sparse, Whole
 from deltastore.protocol.digest import MASK, Lanes, digest, tensor_key
 from deltastore.protocol.dtypes import BITS, lane_bytes
 
@@ -102,15 +102,21 @@ def assert_delta_roundtrip(codec: str, pairs: Sequence[Pair]) -> Encoded:
         pairs, decoded.changes, decoded.changed, decoded.deltas, strict=True
     ):
         np.testing.assert_array_equal(apply(change, base), new)
-        assert changed == np.count_nonzero(base != new)
+        assert changed == (spec.lanes if isinstance(change, Whole) else np.count_nonzero(base != new))
         assert delta == (digest_of(spec, new) - digest_of(spec, base)) & MASK
         assert declared(change, spec, base) == delta
         if isinstance(change, Sparse):
             assert change.positions.dtype == np.int64
             assert change.values.dtype == spec.uint
-    assert encoded.changed == sum(decoded.changed)
-    assert encoded.state_delta == sum(decoded.deltas) & MASK
+    assert encoded.changed == sum(np.count_nonzero(base != new) for _, base, new in pairs)
+    assert encoded.state_delta == total(decoded)
     return encoded
+
+
+def total(decoded: Decoded) -> int:
+    """The sum of what all slices declare."""
+    assert None not in decoded.deltas
+    return sum(delta or 0 for delta in decoded.deltas) & MASK
 
 
 def dense(spec: SliceSpec, lanes: Lanes) -> Dense:

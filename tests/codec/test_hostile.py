@@ -66,6 +66,7 @@ def test_the_sample_has_every_mode() -> None:
     for codec in ("ulp", "abs"):
         file = shard.parse(sample(codec)[0].data)
         assert set(bytes(file.tensors["M"].data)) == {0, 1, 2, 3}
+        assert len(file.tensors["D"].data) == 8 * 3
 
 
 @pytest.mark.req("DS-SHARD-1")

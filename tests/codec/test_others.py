@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,9 +72,20 @@ def test_coo_indices_are_as_wide_as_the_tensor_needs(total: int, dtype: str) -> 
 def test_coo_refuses_names_that_collide() -> None:
     first = changed(part_spec("U8", 0, 8, 16, "a"), 1)
     second = changed(whole_spec("U8", 8, "a[0:8]"), 1)
-    with pytest.raises(Unsupported, match=r"a\[0:8\].indices"):
+    with pytest.raises(Unsupported, match=r"a\[0:8\]"):
         COO.encode([first, second], nonce=NONCE)
-    assert COO.encode([first, changed(second.spec)], nonce=NONCE).changed == 1
+
+
+@pytest.mark.req("DS-COO-2")
+def test_coo_refuses_slices_of_one_label_even_where_one_does_not_change() -> None:
+    slices = [part_spec("U8", 0, 8, 16, "a"), whole_spec("U8", 8, "a[0:8]")]
+    with pytest.raises(Unsupported, match=r"a\[0:8\]"):
+        COO.encode([changed(slices[0], 1), changed(slices[1])], nonce=NONCE)
+    indices = shard.Tensor("I32", (1,), np.array([1], "<i4").tobytes())
+    tensors = [("a[0:8].indices", indices), ("a[0:8].values", shard.Tensor("U8", (1,), b"x"))]
+    data = shard.build(shard.Meta("coo", NONCE.hex(), (1, 1)), tensors)
+    with pytest.raises(BadShard, match="tensors"):
+        COO.decode(data, slices, raw_size=5)
 
 
 COO_SPEC = part_spec("U16", 8, 16, 24, "a")
@@ -82,13 +93,15 @@ INDICES = np.array([8, 10, 15], "<i4")
 VALUES = np.array([1, 2, 3], "<u2")
 
 
-def coo(indices: NDArray[Any], values: NDArray[Any], **other: shard.Tensor) -> bytes:
+def coo(
+    indices: NDArray[Any], values: NDArray[Any], digest: Sequence[int] = (1,), **other: shard.Tensor
+) -> bytes:
     names = {np.dtype(np.int32): "I32", np.dtype(np.int64): "I64", np.dtype(np.uint16): "U16"}
     tensors = {
         f"a[8:16].{name}": shard.Tensor(names.get(a.dtype, "I16"), a.shape, a.tobytes())
         for name, a in (("indices", indices), ("values", values))
     }
-    meta = shard.Meta("coo", NONCE.hex(), (3,), (1,))
+    meta = shard.Meta("coo", NONCE.hex(), digest)
     return shard.build(meta, list({**tensors, **other}.items()))
 
 
@@ -130,21 +143,56 @@ def test_coo_wide_indices_cannot_wrap_into_range(index: int) -> None:
             decode_coo(coo(broken, VALUES), spec)
 
 
-@pytest.mark.req("DS-CODEC-3", "DS-COO-1")
+def without(name: str) -> bytes:
+    file = shard.parse(coo(INDICES, VALUES))
+    return shard.build(file.meta, [item for item in file.tensors.items() if item[0] != name])
+
+
+@pytest.mark.req("DS-CODEC-3", "DS-COO-1", "DS-COO-2")
 def test_coo_tensors_are_exactly_those_expected() -> None:
     one = shard.Tensor("U8", (1,), b"x")
     cases = {
         "wide": coo(INDICES.astype(np.int64), VALUES),
         "dtype": coo(INDICES, VALUES.astype(np.int16)),
-        "fewer": coo(INDICES[:2], VALUES[:2]),
+        "fewer indices": coo(INDICES[:2], VALUES),
+        "fewer values": coo(INDICES, VALUES[:2]),
         "shape": coo(INDICES, VALUES.reshape(3, 1)),
         "more": coo(INDICES, VALUES, extra=one),
+        "empty": coo(INDICES[:0], VALUES[:0]),
+        "no indices": without("a[8:16].indices"),
+        "no values": without("a[8:16].values"),
     }
     for data in cases.values():
         with pytest.raises(BadShard):
             decode_coo(data)
     with pytest.raises(BadShard):
         decode_coo(coo(INDICES, VALUES), part_spec("U16", 8, 20, 24, "a"))
+
+
+@pytest.mark.req("DS-SHARD-3")
+@pytest.mark.parametrize("digest", [(), (1, 1)], ids=str)
+def test_coo_has_a_digest_for_each_slice(digest: Sequence[int]) -> None:
+    with pytest.raises(BadShard, match="digests"):
+        decode_coo(coo(INDICES, VALUES, digest))
+
+
+@pytest.mark.req("DS-SHARD-3")
+def test_a_slice_that_changes_nothing_has_no_digest() -> None:
+    for codec, spec in (("coo", COO_SPEC), ("plain", SliceSpec("a", "U16", (0,), 0, 0, 0))):
+        tensors = [("a", shard.Tensor("U16", (0,), b""))] if codec == "plain" else []
+        for digest in (0, 1):
+            data = shard.build(shard.Meta(codec, NONCE.hex(), (digest,)), tensors)
+            if not digest:
+                assert codecs.get(codec).decode(data, [spec], raw_size=0).changed == [0]
+                continue
+            with pytest.raises(BadShard, match="changes no lane"):
+                codecs.get(codec).decode(data, [spec], raw_size=0)
+
+
+@pytest.mark.req("DS-COO-2")
+def test_coo_changes_as_many_lanes_as_it_has_indices() -> None:
+    decoded = COO.decode(coo(INDICES, VALUES), [COO_SPEC], raw_size=18)
+    assert (decoded.changed, decoded.deltas) == ([3], [1])
 
 
 # --- plain -------------------------------------------------------------------------------------------
@@ -272,6 +320,7 @@ def test_abs_writes_new_bits_in_planes_of_all_slices() -> None:
         "T": bytes.fromhex("01000000 01000000 01000000 01000000"),
         "G": bytes([7, 99]),
         "M": bytes([1, 1, 3]),
+        "D": b"".join(item.state_delta.to_bytes(8, "little") for item in diffs),
         "V0": bytes([0xFF, 0x42]),
         "V1": bytes([0x82]),
         "P0": b"\x01",

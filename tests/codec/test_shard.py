@@ -12,7 +12,7 @@ from deltastore.codec import shard
 from deltastore.errors import BadShard, DeltaStoreError, LimitExceeded, Unsupported
 from deltastore.protocol import limits
 
-META = shard.Meta("ulp", "00" * 16, (1, 0), (2**64 - 1, 0), {"G": (3,)}, {"G": 9})
+META = shard.Meta("ulp", "00" * 16, (2**64 - 1, 0), {"G": (3,)}, {"G": 9})
 OURS = shard.build(META, [])
 BODY = bytes(range(12))
 Json = dict[str, object]
@@ -28,7 +28,6 @@ def fields(**changes: object) -> Json:
         "format": 1,
         "codec": "ulp",
         "nonce": "0" * 32,
-        "changed": [1],
         "digest": ["0" * 16],
     }
     return {**good, **changes}
@@ -71,10 +70,21 @@ def test_the_metadata_are_compact_json_under_one_key() -> None:
     text = OURS[8 : 8 + length].decode()
     assert json.loads(text)["__metadata__"] == {
         "deltastore": '{"format":1,"codec":"ulp","nonce":"00000000000000000000000000000000",'
-        '"changed":[1,0],"digest":["ffffffffffffffff","0000000000000000"],'
+        '"digest":["ffffffffffffffff","0000000000000000"],'
         '"frames":{"G":[3]},"raw":{"G":9}}'
     }
     assert text == text.rstrip(" ") + " " * (-len(text.rstrip(" ")) % 8)
+
+
+def test_what_there_is_none_of_is_not_written() -> None:
+    data = shard.build(shard.Meta("ulp", "00" * 16), [])
+    (length,) = struct.unpack_from("<Q", data)
+    assert json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["deltastore"]) == {
+        "format": 1,
+        "codec": "ulp",
+        "nonce": "0" * 32,
+    }
+    assert shard.parse(data).meta == shard.Meta("ulp", "00" * 16)
 
 
 def test_tensors_are_views_of_the_file() -> None:
@@ -216,17 +226,12 @@ META_FIELDS: dict[str, Json] = {
     "nonce case": {"nonce": "A" * 32},
     "nonce line": {"nonce": "0" * 32 + "\n"},
     "nonce type": {"nonce": 0},
-    "changed": {"changed": None},
-    "changed type": {"changed": {"0": 1}},
-    "changed bool": {"changed": [True]},
-    "changed float": {"changed": [1.0]},
-    "changed negative": {"changed": [-1]},
-    "changed large": {"changed": [2**53]},
+    "digest none": {"digest": None},
+    "digest type": {"digest": {"0": "0" * 16}},
     "digest": {"digest": "0" * 16},
     "digest short": {"digest": ["0" * 15]},
     "digest sign": {"digest": ["+" + "0" * 15]},
     "digest number": {"digest": [0]},
-    "lengths": {"changed": [1, 2]},
     "frames": {"frames": []},
     "raw": {"raw": []},
     "frames without raw": {"frames": {"G": [1]}},
@@ -235,6 +240,8 @@ META_FIELDS: dict[str, Json] = {
     "raw list": {"frames": {"G": [1]}, "raw": {"G": [1]}},
     "sizes": {"frames": {"G": 1}, "raw": {"G": 1}},
     "sizes bool": {"frames": {"G": [False]}, "raw": {"G": 1}},
+    "sizes negative": {"frames": {"G": [-1]}, "raw": {"G": 1}},
+    "sizes large": {"frames": {"G": [2**53]}, "raw": {"G": 1}},
     "unknown float": {"later": 0.5},
 }
 

@@ -111,22 +111,26 @@ class PlainReader:
         """Section 9."""
         meta, tensors = container(self.object(descriptor))
         slices = resolve(descriptor["slices"], schema, state)
-        assert (meta["codec"], len(meta["changed"])) == (descriptor["codec"], len(slices))
-        assert sum(int(text, 16) for text in meta["digest"]) & MASK == number(descriptor["state_delta"])
+        assert meta["codec"] == descriptor["codec"]
+        assert len(meta.get("digest", [])) == (len(slices) if meta["codec"] in {"coo", "plain"} else 0)
+        digests = [int(text, 16) for text in meta.get("digest", [])]
+        digests += [int(word) for word in tensors.get("D", np.empty(0, np.uint8)).view("<u8")]
+        assert sum(digests) & MASK == number(descriptor["state_delta"])
         if meta["codec"] == "plain":
             for name, start, stop in slices:
                 state[name][start:stop] = tensors[label(name, start, stop, state)].view(state[name].dtype)
         elif meta["codec"] == "coo":
-            for (name, start, stop), changed in zip(slices, meta["changed"], strict=True):
-                if changed:
-                    base = label(name, start, stop, state)
+            for name, start, stop in slices:
+                base = label(name, start, stop, state)
+                if f"{base}.indices" in tensors:
+                    values = tensors[f"{base}.values"].view(state[name].dtype)
                     index = tensors[f"{base}.indices"]
-                    index = index.view("<i4" if index.size == 4 * changed else "<i8")
-                    state[name][index] = tensors[f"{base}.values"].view(state[name].dtype)
+                    state[name][index.view("<i4" if index.size == 4 * values.size else "<i8")] = values
         else:
             dtypes = {name: dtype for name, dtype, _, _ in schema}
             streams = Streams(meta, tensors)
-            assert streams.raw + len(slices) == descriptor["raw_size"]
+            assert streams.raw + len(slices) + 8 * len(digests) == descriptor["raw_size"]
+            assert sum(mode > 0 for mode in (tensors["M"] if slices else b"")) == len(digests)
             for mode, (name, start, stop) in zip(tensors["M"] if slices else b"", slices, strict=True):
                 streams.apply(int(mode), state[name][start:stop], ROTATION.get(dtypes[name], 0))
 
@@ -138,7 +142,7 @@ class Streams:
         self.codec = meta["codec"]
         self.data: dict[str, bytes] = {}
         self.raw = 0
-        for name in tensors.keys() - {"M"} - meta.get("frames", {}).keys():
+        for name in tensors.keys() - {"M", "D"} - meta.get("frames", {}).keys():
             assert name[0] in "PV"
             self.data[name] = tensors[name].tobytes()
             self.raw += tensors[name].size
