@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ import xxhash
 
 from deltastore import codec
 from deltastore.codec import kernels
-from deltastore.codec.types import Delta, Dense, Encoded, SliceSpec, Whole
+from deltastore.codec.types import Base, Delta, Dense, Encoded, SliceSpec, Whole
 from deltastore.errors import BadShard, Unsupported
 from deltastore.protocol.descriptors import ShardDescriptor, Slice, compress
 from deltastore.protocol.digest import MASK, Lanes, tensor_key
@@ -49,6 +49,7 @@ def make_delta(
     slices: Sequence[Slice],
     deltas: Sequence[Delta],
     *,
+    base: Callable[[Slice], Lanes],
     nonce: bytes,
     check: bool,
 ) -> Shard:
@@ -59,6 +60,7 @@ def make_delta(
         schema: That the slices are of.
         slices: In schema order.
         deltas: One for each of them.
+        base: The lanes of a slice after the deltas; called only if the codec reads the base.
         nonce: 16 random bytes.
         check: Decode the result and compare it with the deltas: a wrong delta never enters the log.
 
@@ -66,14 +68,26 @@ def make_delta(
         BadShard: It does not decode to the deltas.
     """
     chosen = codec.DELTA[codec_id]
-    encoded = chosen.encode(deltas, nonce=nonce)
+    after = [base(one) for one in slices] if chosen.reads_base else []
+    encoded = chosen.encode(deltas, nonce=nonce, base=_parts_of(after))
     if check:
-        decoded = chosen.decode(encoded.data, [d.spec for d in deltas], raw_size=encoded.raw_size)
+        specs, before = [delta.spec for delta in deltas], _before(after, deltas)
+        decoded = chosen.decode(encoded.data, specs, raw_size=encoded.raw_size, base=before)
         for delta, change, said in zip(deltas, decoded.changes, decoded.deltas, strict=True):
             if said not in {None, delta.state_delta} or not delta.says(change):
                 raise _not_itself(codec_id, delta.spec)
         _check_sum(codec_id, encoded, [delta.state_delta for delta in deltas])
     return _described(codec_id, schema, slices, encoded)
+
+
+def _parts_of(lanes: Sequence[Lanes]) -> Base:
+    return lambda index, start, stop: lanes[index][start:stop]
+
+
+def _before(after: Sequence[Lanes], deltas: Sequence[Delta]) -> Base:
+    """The lanes before the deltas: the base has moved."""
+    parts = [delta.before(lanes) for delta, lanes in zip(deltas, after, strict=False)]
+    return lambda index, start, stop: parts[index](start, stop)
 
 
 def make_anchor(

@@ -25,6 +25,30 @@ def ulp_decode(
 def ulp_merge(
     inputs: tuple[tuple[Buffer, ...], ...], lanes: int, width: int, /
 ) -> tuple[int, bytes, bytes, bytes, bytes, bytes, int]: ...
+def ctx_count(
+    lanes: Buffer,
+    width: int,
+    shift: int,
+    mask: int,
+    other: int,
+    positions: Buffer,
+    steps: Buffer,
+    seen: Buffer,
+    changed: Buffer,
+    /,
+) -> None: ...
+def ctx_encode(
+    runs: tuple[tuple[Buffer, int, int, int, Buffer, Buffer, Buffer], ...], width: int, dense: int, /
+) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, tuple[bytes, ...]]: ...
+def ctx_decode(
+    runs: tuple[tuple[Buffer, int, int, int, Buffer], ...],
+    width: int,
+    coded: tuple[Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, tuple[Buffer, ...]],
+    positions: Buffer,
+    steps: Buffer,
+    counts: Buffer,
+    /,
+) -> int: ...
 def patch(
     lanes: Buffer,
     width: int,

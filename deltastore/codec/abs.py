@@ -13,7 +13,7 @@ import numpy as np
 from deltastore.codec import gaps, kernels, planes
 from deltastore.codec.kernels import Bytes, Counts
 from deltastore.codec.planes import Take
-from deltastore.codec.types import Change, Decoded, Diff, Encoded, SliceSpec, Sparse
+from deltastore.codec.types import Base, Change, Decoded, Diff, Encoded, SliceSpec, Sparse
 from deltastore.protocol.digest import Lanes
 
 
@@ -55,6 +55,7 @@ class Abs:
 
     id: Final = "abs"
     kind: Final = "delta"
+    reads_base: Final = False
 
     def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> Diff:
         """See `DeltaCodec.diff`."""
@@ -64,10 +65,12 @@ class Abs:
         """See `DeltaCodec.unchanged`."""
         return Diff.none(spec)
 
-    def encode(self, deltas: Sequence[Diff], *, nonce: bytes) -> Encoded:
+    def encode(self, deltas: Sequence[Diff], *, nonce: bytes, base: Base | None = None) -> Encoded:
         """See `DeltaCodec.encode`."""
         return gaps.encode(_VALUES, deltas, nonce=nonce)
 
-    def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
+    def decode(
+        self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int, base: Base | None = None
+    ) -> Decoded:
         """See `DeltaCodec.decode`; sparse changes are absolute."""
         return gaps.decode(_VALUES, data, specs, raw_size=raw_size)

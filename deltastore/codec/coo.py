@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from deltastore.codec import kernels, shard
-from deltastore.codec.types import Decoded, Diff, Encoded, SliceSpec, Sparse
+from deltastore.codec.types import Base, Decoded, Diff, Encoded, SliceSpec, Sparse
 from deltastore.errors import BadShard, Unsupported
 from deltastore.protocol.digest import MASK, Lanes
 
@@ -25,6 +25,7 @@ class Coo:
 
     id: Final = "coo"
     kind: Final = "delta"
+    reads_base: Final = False
 
     def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> Diff:
         """See `DeltaCodec.diff`."""
@@ -34,7 +35,7 @@ class Coo:
         """See `DeltaCodec.unchanged`."""
         return Diff.none(spec)
 
-    def encode(self, deltas: Sequence[Diff], *, nonce: bytes) -> Encoded:
+    def encode(self, deltas: Sequence[Diff], *, nonce: bytes, base: Base | None = None) -> Encoded:
         """See `DeltaCodec.encode`; tensors whose names would collide are refused."""
         twice = _twice([diff.spec for diff in deltas])
         if twice:
@@ -53,7 +54,9 @@ class Coo:
             changed=sum(diff.changed for diff in deltas),
         )
 
-    def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
+    def decode(
+        self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int, base: Base | None = None
+    ) -> Decoded:
         """See `DeltaCodec.decode`; all changes are sparse and absolute."""
         file = shard.open_shard(data, codec=self.id, digests=len(specs))
         shard.check_raw_size(raw_size, sum(len(t.data) for t in file.tensors.values()), specs)

@@ -33,6 +33,9 @@ NAME: Final = (
 
 if NAME == "native":
     from deltastore.codec.native import (
+        ctx_count,
+        ctx_decode,
+        ctx_encode,
         diff,
         digest,
         merge_planes,
@@ -46,6 +49,7 @@ if NAME == "native":
     )
 else:
     from deltastore.codec.twin import diff, merge_planes, patch, scatter, split_planes
+    from deltastore.codec.twin_ctx import ctx_count, ctx_decode, ctx_encode
     from deltastore.codec.twin_steps import steps_decode, steps_diff, steps_merge, widen
     from deltastore.protocol.digest import digest
 
@@ -56,6 +60,9 @@ __all__ = [
     "Counts",
     "block_ends",
     "blocks",
+    "ctx_count",
+    "ctx_decode",
+    "ctx_encode",
     "diff",
     "digest",
     "gap_decode",

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltastore.codec import _native
+from deltastore.codec.contexts import EXPONENTS, Changes, CodedSegment, Field, Row, Run
 from deltastore.codec.types import (
     Coded,
     Diff,
@@ -36,6 +37,7 @@ R = TypeVar("R")
 
 BLOCK: Final = 1 << 18
 Bytes = NDArray[np.uint8]
+Counts = NDArray[np.int64]
 _PIECE: Final = 8 << 20
 """Bytes of a piece of work for one thread, about; smaller ones cost more than they save."""
 _FAULTS: Final = (
@@ -48,6 +50,10 @@ _FAULTS: Final = (
     "a block has other escapes than its table says",
     "a step is not in its shortest form",
     "a stream does not end where its table says",
+    "a segment has other gaps than its row says",
+    "padding bits of the gaps are set",
+    "a change lies past the last lane of its class",
+    "a class has other lanes than its row says",
 )
 
 
@@ -157,6 +163,45 @@ def merge_planes(planes: Sequence[Bytes], *, rotation: int = 0) -> Lanes:
     lanes: Lanes = np.empty(planes[0].size, uint(len(planes)))
     _native.merge(np.concatenate(planes), len(planes), rotation, lanes)
     return lanes
+
+
+def ctx_count(lanes: Lanes, field: Field, changes: Changes) -> tuple[Counts, Counts]:
+    """See `twin_ctx.ctx_count`."""
+    seen, changed = (np.zeros((-(-lanes.size // BLOCK), EXPONENTS), np.uint32) for _ in range(2))
+    _native.ctx_count(lanes, lanes.itemsize, *field, *changes, seen, changed)
+    return seen.astype(np.int64), changed.astype(np.int64)
+
+
+def ctx_encode(runs: Sequence[Run], changes: Sequence[Changes], dense: int) -> CodedSegment:
+    """See `twin_ctx.ctx_encode`."""
+    width = runs[0].lanes.itemsize
+    given = tuple((run.lanes, *run.field, run.origins, *of) for run, of in zip(runs, changes, strict=True))
+    row, unary, low, codes, near, far, wide, symbols = _native.ctx_encode(given, width, dense)
+    return CodedSegment(Row.parse(row), unary, low, codes, near, far, wide, symbols)
+
+
+def ctx_decode(runs: Sequence[Run], coded: CodedSegment) -> list[Changes]:
+    """See `twin_ctx.ctx_decode`."""
+    row, unary, low, codes, near, far, wide, dense = coded
+    hits = [int(np.count_nonzero(np.frombuffer(symbols, np.uint8))) for symbols in dense]
+    total = row.changes(len(dense)) + sum(hits)
+    positions, steps = np.empty(total, np.int64), np.empty(total, runs[0].lanes.dtype)
+    counts = np.zeros(len(runs), np.int64)
+    fault = _native.ctx_decode(
+        tuple((run.lanes, *run.field, run.origins) for run in runs),
+        steps.itemsize,
+        (row.pack(), unary, low, codes, near, far, wide, tuple(dense)),
+        positions,
+        steps,
+        counts,
+    )
+    if fault:
+        raise BadShard(_FAULTS[fault])
+    ends = np.cumsum(counts)
+    return [
+        (positions[end - count : end], steps[end - count : end])
+        for count, end in zip(counts, ends, strict=True)
+    ]
 
 
 def _raise(spec: SliceSpec, fault: int) -> None:

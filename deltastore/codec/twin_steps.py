@@ -35,20 +35,26 @@ def steps_encode(spec: SliceSpec, positions: Positions, steps: Lanes) -> Streams
     """The streams of steps that are not zero, at ascending positions."""
     changes = twin.per_block(positions, twin.block_ends(spec.lanes))
     symbols, counts = twin.gap_encode(positions, changes, 1)
-    one = steps.dtype.type(1)
-    codes = np.full(steps.size, _ESCAPE, np.uint8)
-    codes[steps == ~(one - one)] = 0
-    codes[steps == one] = 1
+    codes, near, far = codes_encode(steps)
     escapes = np.flatnonzero(codes == _ESCAPE)
-    far = steps[escapes]
-    numbers = twin.zigzag(far) - steps.dtype.type(_FIRST)
-    near = np.minimum(numbers, steps.dtype.type(_LARGEST)).astype(np.uint8)
     full = near == _LARGEST
     ends = np.cumsum(changes)
     columns = (counts, changes, twin.per_block(escapes, ends), twin.per_block(escapes[full], ends))
     table = np.column_stack(columns).astype("<u4").tobytes()
     packed = twin.pack2(codes, changes).tobytes()
-    return Streams(table, symbols.tobytes(), packed, near.tobytes(), far[full].tobytes())
+    return Streams(table, symbols.tobytes(), packed, near.tobytes(), far.tobytes())
+
+
+def codes_encode(steps: Lanes) -> tuple[Bytes, Bytes, Lanes]:
+    """The 2-bit code of each step, unpacked, and the escapes: bytes, and steps in their full width."""
+    one = steps.dtype.type(1)
+    codes = np.full(steps.size, _ESCAPE, np.uint8)
+    codes[steps == ~(one - one)] = 0
+    codes[steps == one] = 1
+    far = steps[codes == _ESCAPE]
+    numbers = twin.zigzag(far) - steps.dtype.type(_FIRST)
+    near = np.minimum(numbers, steps.dtype.type(_LARGEST)).astype(np.uint8)
+    return codes, near, far[near == _LARGEST]
 
 
 def widen(streams: Streams) -> Coded:
@@ -113,20 +119,25 @@ def _steps(spec: SliceSpec, coded: Coded, changes: Counts, near_counts: Counts, 
         twin.per_block(escapes[full], ends), full_counts
     ):
         raise BadShard("a block has other escapes than its table says")
-    steps = np.array([-1, 1, 0], np.int8).astype(spec.uint)[codes]
-    steps[escapes] = _far_steps(spec, near, full, far)
-    return steps
+    return codes_decode(codes, near, far)
 
 
-def _far_steps(spec: SliceSpec, near: Bytes, full: Bytes, far: Lanes) -> Lanes:
-    """Steps of the escapes, each in the one form that it has."""
-    widest = (1 << 8 * spec.lane_bytes) - 1
+def codes_decode(codes: Bytes, near: Bytes, far: Lanes) -> Lanes:
+    """Undoes `codes_encode`, where there are as many escapes as there are codes for them.
+
+    Raises:
+        BadShard: A step is not in the one form that it has.
+    """
+    widest = (1 << 8 * far.itemsize) - 1
+    full = near == _LARGEST
     if (near[~full] > widest - _FIRST).any() or (twin.zigzag(far) < _FIRST + _LARGEST).any():
         raise BadShard("a step is not in its shortest form")
-    numbers = near.astype(spec.uint)
-    numbers += spec.uint.type(_FIRST)
-    steps = twin.unzigzag(numbers)
-    steps[full] = far
+    numbers = near.astype(far.dtype)
+    numbers += far.dtype.type(_FIRST)
+    escaped = twin.unzigzag(numbers)
+    escaped[full] = far
+    steps = np.array([-1, 1, 0], np.int8).astype(far.dtype)[codes]
+    steps[codes == _ESCAPE] = escaped
     return steps
 
 

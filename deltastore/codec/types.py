@@ -5,7 +5,7 @@ A *lane* is an element, or a byte of packed sub-byte elements, as an unsigned in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar
 
@@ -169,6 +169,11 @@ def whole_copy(base: Lanes, changed: int) -> Lanes | None:
 
 Stream = bytes | memoryview
 
+Part = Callable[[int, int], Lanes]
+"""Lanes of a slice from one to another; only read."""
+Base = Callable[[int, int, int], Lanes]
+"""Lanes of slices: which of the slices, the first lane within it, and one past the last; only read."""
+
 
 class Streams(NamedTuple):
     """The `ulp` streams of one slice as they are written first, with 8-bit gaps."""
@@ -200,6 +205,18 @@ class Found(NamedTuple):
     nonfinite: int
 
 
+def overwritten(lanes: Lanes, positions: Positions, values: Lanes) -> Part:
+    """Lanes with other values at some positions, copied only as they are asked for."""
+
+    def part(start: int, stop: int) -> Lanes:
+        low, high = np.searchsorted(positions, (start, stop))
+        copy = lanes[start:stop].copy()
+        copy[positions[low:high] - start] = values[low:high]
+        return copy
+
+    return part
+
+
 class Delta(Protocol):
     """What changed in one slice, in the form that a codec wants it in."""
 
@@ -225,6 +242,9 @@ class Delta(Protocol):
 
     def undo(self, base: Lanes) -> None:
         """Puts the old bits back into a base that has moved with this delta."""
+
+    def before(self, after: Lanes) -> Part:
+        """The lanes before this delta, given all of them after it; made when they are asked for."""
 
     def says(self, change: Change) -> bool:
         """Whether a change is exactly this one: what a codec must decode to."""
@@ -270,6 +290,10 @@ class Diff:
     def undo(self, base: Lanes) -> None:
         """Puts the old bits back into a base that has moved with this diff."""
         base[self.positions] = self.old
+
+    def before(self, after: Lanes) -> Part:
+        """The lanes before this diff, given those after it."""
+        return overwritten(after, self.positions, self.old)
 
     def says(self, change: Change) -> bool:
         """Whether a change is exactly this one."""
@@ -345,6 +369,10 @@ class DeltaCodec(Protocol[D]):
     def kind(self) -> Literal["delta"]:
         """Which edges it is for."""
 
+    @property
+    def reads_base(self) -> bool:
+        """Whether `encode` and `decode` need the base."""
+
     def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> D:
         """Compares, and moves `base` to `new` in place.
 
@@ -356,19 +384,28 @@ class DeltaCodec(Protocol[D]):
     def unchanged(self, spec: SliceSpec) -> D:
         """A slice in which nothing changed."""
 
-    def encode(self, deltas: Sequence[D], *, nonce: bytes) -> Encoded:
+    def encode(self, deltas: Sequence[D], *, nonce: bytes, base: Base | None = None) -> Encoded:
         """Writes a shard with one slice per delta.
 
         Args:
             deltas: In schema order.
             nonce: 16 random bytes, so that two encodings never share a key.
+            base: The slices after the deltas; not read unless `reads_base`.
 
         Raises:
             UsageError: The diffs cannot be written; the error says which and why.
         """
 
-    def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
+    def decode(
+        self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int, base: Base | None = None
+    ) -> Decoded:
         """Reads a shard that holds exactly these slices.
+
+        Args:
+            data: The shard.
+            specs: The slices.
+            raw_size: What the descriptor declares.
+            base: The slices before the deltas; not read unless `reads_base`.
 
         Raises:
             BadShard: Anything in it breaks the rules of the codec.

@@ -12,14 +12,17 @@ from deltastore.codec import gaps, kernels
 from deltastore.codec.kernels import Bytes, Counts
 from deltastore.codec.planes import Take
 from deltastore.codec.types import (
+    Base,
     Change,
     Coded,
     Decoded,
     Encoded,
+    Part,
     SliceSpec,
     Sparse,
     Streams,
     Whole,
+    overwritten,
     whole_copy,
 )
 from deltastore.errors import BadShard
@@ -56,6 +59,13 @@ class Steps:
         if self.changed:
             positions, steps = kernels.steps_decode(self.spec, self.coded(), self.changed)
             base[positions] -= steps
+
+    def before(self, after: Lanes) -> Part:
+        """The lanes before this delta, given those after it."""
+        if not self.changed:
+            return lambda start, stop: after[start:stop]
+        positions, steps = kernels.steps_decode(self.spec, self.coded(), self.changed)
+        return overwritten(after, positions, after[positions] - steps)
 
     def says(self, change: Change) -> bool:
         """Whether a change is exactly this one."""
@@ -114,6 +124,7 @@ class Ulp:
 
     id: Final = "ulp"
     kind: Final = "delta"
+    reads_base: Final = False
 
     def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> Steps:
         """See `DeltaCodec.diff`."""
@@ -125,10 +136,12 @@ class Ulp:
         """See `DeltaCodec.unchanged`."""
         return Steps(spec, Streams(b"", b"", b"", b"", b""), 0, 0)
 
-    def encode(self, deltas: Sequence[Steps], *, nonce: bytes) -> Encoded:
+    def encode(self, deltas: Sequence[Steps], *, nonce: bytes, base: Base | None = None) -> Encoded:
         """See `DeltaCodec.encode`."""
         return gaps.encode(_VALUES, deltas, nonce=nonce)
 
-    def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
+    def decode(
+        self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int, base: Base | None = None
+    ) -> Decoded:
         """See `DeltaCodec.decode`; sparse changes are relative."""
         return gaps.decode(_VALUES, data, specs, raw_size=raw_size)

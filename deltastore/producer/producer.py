@@ -369,7 +369,8 @@ class Producer:
             )
 
         publication = Publication(version)
-        pipeline.submit(Job(publication, makes, content, reads_base=base == "none"))
+        reads_base = base == "none" or codecs.reads_base(self._making.delta)
+        pipeline.submit(Job(publication, makes, content, reads_base=reads_base))
         self._queued, self._step = version, saying.step
         return publication
 

@@ -92,7 +92,7 @@ class Snapshot:
         return [partial(self._anchor, group, making) for group in self._groups]
 
     def deltas(self, move: Move, making: Making) -> list[Make]:
-        """How to make the shards of a delta; they no longer read the base."""
+        """How to make the shards of a delta; they read the base only if the codec does."""
         unchanged = codecs.DELTA[making.delta].unchanged
         return [
             partial(
@@ -101,14 +101,18 @@ class Snapshot:
                 self.base.schema,
                 group,
                 [move.deltas.get((one.tensor.name, one.start)) or unchanged(spec_of(one)) for one in group],
+                base=self._read,
                 nonce=making.nonce(),
                 check=making.check,
             )
             for group in self._groups
         ]
 
+    def _read(self, one: Slice) -> Lanes:
+        return self.base.read(one.tensor.name, one.start, one.stop)
+
     def _anchor(self, group: list[Slice], making: Making) -> Shard:
-        denses = [dense(one, self.base.read(one.tensor.name, one.start, one.stop)) for one in group]
+        denses = [dense(one, self._read(one)) for one in group]
         schema = self.base.schema
         return make_anchor(making.anchor, schema, group, denses, nonce=making.nonce(), check=making.check)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from deltastore import codec
 from deltastore.codec import kernels
-from deltastore.codec.types import Change, Positions, SliceSpec, Whole
+from deltastore.codec.types import Base, Change, Positions, SliceSpec, Whole
 from deltastore.errors import BadEdge, BadShard, Diverged, IntegrityError, LimitExceeded, NotFound
 from deltastore.parallel import DEFAULT, Workers
 from deltastore.protocol.descriptors import ShardDescriptor, Slice, check_cover, resolve
@@ -87,17 +87,33 @@ class Replay:
         """
         overlay = Overlay(base)
         state = base_state
+        wanted = None if names is None else self._closed(plan, names)
         for edge in plan.edges:
             if edge.base_state != state:
                 raise FailedEdge(edge, "it starts from another state than the one before it leads to")
             state = edge.state
             try:
-                self._take(edge, overlay, names)
+                self._take(edge, overlay, wanted)
             except (IntegrityError, NotFound) as error:
                 raise FailedEdge(edge, str(error), mismatch=isinstance(error, BadEdge)) from error
         if state != self.state:
             raise Diverged("what is held, or the last edge, is not the state that the version's record names")
-        return overlay.patches
+        if names is None:
+            return overlay.patches
+        return {name: patch for name, patch in overlay.patches.items() if name in names}
+
+    def _closed(self, plan: Plan, names: Collection[str]) -> set[str]:
+        """These tensors, and all that lie in one shard with them where reading it needs the base of all."""
+        closed = set(names)
+        together = [
+            {one.tensor.name for one in resolve(self.schema, shard.slices)}
+            for edge in plan.edges
+            for shard in edge.shards
+            if codec.reads_base(shard.codec)
+        ]
+        while grown := [group for group in together if not closed.isdisjoint(group) and not group <= closed]:
+            closed.update(*grown)
+        return closed
 
     def _take(self, edge: Edge, overlay: Overlay, names: Collection[str] | None) -> None:
         """Lays one edge over what is there; its slices are disjoint, so all read the state before it."""
@@ -127,7 +143,8 @@ class Replay:
         specs = [spec_of(one) for one in slices]
         data = self.fetch(shard)
         try:
-            decoded = codec.get(shard.codec).decode(data, specs, raw_size=shard.raw_size)
+            base = None if source is None else _base_of(source, specs)
+            decoded = codec.decode(shard.codec, data, specs, raw_size=shard.raw_size, base=base)
         except (BadShard, LimitExceeded) as error:
             what = f"shard {shard.sha256}: {error.what}"
             raise type(error)(what, hint=error.hint, **(error.fields | {"shard": shard.sha256})) from error
@@ -149,6 +166,16 @@ class Replay:
         if complete and total & MASK != shard.state_delta:
             raise _misfit(f"shard {shard.sha256}: its tensors", shard=shard.sha256)
         return patches
+
+
+def _base_of(source: Reader, specs: Sequence[SliceSpec]) -> Base:
+    """Lanes of slices from whatever holds the state."""
+
+    def read(index: int, start: int, stop: int) -> Lanes:
+        spec = specs[index]
+        return np.ascontiguousarray(source.read(spec.name, spec.start + start, spec.start + stop))
+
+    return read
 
 
 def _misfit(what: str, **fields: str) -> BadEdge:

@@ -36,7 +36,9 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tu
 
 
 @pytest.mark.req("DS-DESC-3", "DS-DESC-4", "DS-DIGEST-2")
-@pytest.mark.parametrize(("codec", "threads"), [("ulp", 0), ("ulp", 3), ("abs", 0), ("coo", 0)])
+@pytest.mark.parametrize(
+    ("codec", "threads"), [("ulp", 0), ("ulp", 3), ("ctx", 0), ("ctx", 3), ("abs", 0), ("coo", 0)]
+)
 def test_every_version_comes_through(
     store: Store, sizes: tuple[int, int], codec: str, threads: int, tmp_path: Path
 ) -> None:
@@ -121,3 +123,16 @@ def _schema_key(store: Store) -> str:
     schema = record(store, 1).schema
     assert schema is not None
     return f"objects/{schema.sha256[:2]}/{schema.sha256}"
+
+
+@pytest.mark.parametrize("codec", ["ulp", "ctx"])
+def test_one_tensor_can_be_read_out_of_shards_that_hold_others(store: Store, codec: str) -> None:
+    states = [mixed()]
+    with producer(store, codec=codec, anchors=None) as out:
+        out.publish(states[0], step=0).result(20)
+        for step in range(1, 4):
+            states.append(stepped(states[-1], step, share=0.2))
+            out.publish(states[-1], step=step).result(20)
+    expected = all_bits(states[-1])
+    for name in states[0]:
+        assert all_bits(dict(Consumer(store).tensors(4, [name]))) == {name: expected[name]}

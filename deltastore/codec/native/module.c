@@ -2,25 +2,12 @@
  *
  * Every length and position is checked here before a kernel sees it.
  */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
+#include "module.h"
 
 #include "decode.h"
 #include "diff.h"
 #include "merge.h"
 #include "planes.h"
-
-static int width_ok(Py_ssize_t width) { return width == 1 || width == 2 || width == 4 || width == 8; }
-
-static PyObject *refused(const char *what) {
-    PyErr_SetString(PyExc_ValueError, what);
-    return NULL;
-}
-
-static PyObject *bytes_of(const ds_buf *b) {
-    return PyBytes_FromStringAndSize((const char *)b->data, (Py_ssize_t)b->len);
-}
 
 /* Whether all positions are lanes of a slice. */
 static int inside(const int64_t *positions, size_t count, size_t lanes) {
@@ -277,6 +264,14 @@ static PyMethodDef methods[] = {
     {"ulp_merge", py_ulp_merge, METH_VARARGS,
      "ulp_merge(((table, low, high, codes, near, far), ...), lanes, width) -> "
      "(fault, table, gaps, codes, near, far, changed)"},
+    {"ctx_count", py_ctx_count, METH_VARARGS,
+     "ctx_count(lanes, width, shift, mask, other, positions, steps, seen, changed)"},
+    {"ctx_encode", py_ctx_encode, METH_VARARGS,
+     "ctx_encode(((lanes, shift, mask, other, origins, positions, steps), ...), width, dense) -> "
+     "(row, unary, low, codes, near, far, wide, (symbols, ...))"},
+    {"ctx_decode", py_ctx_decode, METH_VARARGS,
+     "ctx_decode(((lanes, shift, mask, other, origins), ...), width, "
+     "(row, unary, low, codes, near, far, wide, (symbols, ...)), positions, steps, counts) -> fault"},
     {"patch", py_patch, METH_VARARGS, "patch(lanes, width, positions, values, relative, key, first_word, out) -> delta"},
     {"scatter", py_scatter, METH_VARARGS, "scatter(lanes, width, positions, values)"},
     {"split", py_split, METH_VARARGS, "split(lanes, width, rotation, planes)"},

@@ -15,6 +15,10 @@ typedef enum {
     DS_ESCAPES,    /* other escapes than the table says */
     DS_SHORTEST,   /* a step that is not in its shortest form */
     DS_ENDS,       /* a stream ends too early or too late */
+    DS_UNARY,      /* a segment has other gaps than its row says */
+    DS_LOW,        /* padding bits of the gaps are set */
+    DS_RANK,       /* a change lies past the last lane of its class */
+    DS_CLASS,      /* a class has other lanes than its row says */
     DS_MEMORY
 } ds_fault;
 

@@ -1,0 +1,26 @@
+/* What the parts of the Python module share. */
+#ifndef DELTASTORE_MODULE_H
+#define DELTASTORE_MODULE_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+
+#include "common.h"
+
+static inline int width_ok(Py_ssize_t width) { return width == 1 || width == 2 || width == 4 || width == 8; }
+
+static inline PyObject *refused(const char *what) {
+    PyErr_SetString(PyExc_ValueError, what);
+    return NULL;
+}
+
+static inline PyObject *bytes_of(const ds_buf *b) {
+    return PyBytes_FromStringAndSize((const char *)b->data, (Py_ssize_t)b->len);
+}
+
+PyObject *py_ctx_count(PyObject *self, PyObject *args);
+PyObject *py_ctx_encode(PyObject *self, PyObject *args);
+PyObject *py_ctx_decode(PyObject *self, PyObject *args);
+
+#endif
