@@ -20,7 +20,7 @@ from deltastore.errors import BadShard
 from deltastore.protocol.digest import Lanes
 
 _LARGEST: Final = 255
-_SAMPLE: Final = 128
+_SAMPLE: Final = 64
 """Lanes of every `_STRIDE` that are looked at to choose origins."""
 _STRIDE: Final = 2048
 

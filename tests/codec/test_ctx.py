@@ -181,8 +181,8 @@ def test_segments_take_narrow_lanes_first_and_end_where_they_are_full() -> None:
 def test_origins_follow_the_scale_of_a_block() -> None:
     spec = whole_spec("BF16", 2 * BLOCK)
     _, base, new = trained(np.random.default_rng(3), spec)
-    base[BLOCK:] += 4 << 7  # sixteen times the size, and the same share of each exponent changes
-    new[BLOCK:] += 4 << 7
+    # Sixteen times the size, and the same share of each exponent changes.
+    base[BLOCK:], new[BLOCK:] = base[:BLOCK] + np.uint16(4 << 7), new[:BLOCK] + np.uint16(4 << 7)
     positions = np.flatnonzero(base != new)
     counts = kernels.ctx_count(new, field_of("BF16"), (positions, (new - base)[positions]))
     chosen, dense = contexts.origins(*counts)
@@ -382,7 +382,7 @@ def same(one: CodedSegment, two: CodedSegment) -> bool:
     parts = zip(one[1:7], two[1:7], strict=True)
     return (
         one.row == two.row
-        and all(bytes(a) == bytes(b) for a, b in parts)  # type: ignore[arg-type]
+        and all(bytes(a) == bytes(b) for a, b in parts)
         and [bytes(a) for a in one.dense] == [bytes(b) for b in two.dense]
     )
 
@@ -448,7 +448,8 @@ def test_both_kernels_make_the_same_of_damaged_segments(seed: int) -> None:
     if name == "dense":
         coded = coded._replace(dense=[*coded.dense[:k], bytes(part), *coded.dense[k + 1 :]])
     else:
-        coded = coded._replace(**{name: bytes(part)})
+        fields: dict[str, Any] = {name: bytes(part)}
+        coded = coded._replace(**fields)
     assert outcome(kernels, old, coded) == outcome(twin_ctx, old, coded)
 
 

@@ -4,7 +4,7 @@
 #include "bits.h"
 #include "classes.h"
 
-#define SAMPLE 128 /* lanes of every STRIDE that are counted to choose origins */
+#define SAMPLE 64 /* lanes of every STRIDE that are counted to choose origins */
 #define STRIDE 2048
 #define AHEAD 32 /* changes that are fetched into the cache before they are needed */
 
