@@ -30,7 +30,6 @@ def ctx_count(
     width: int,
     shift: int,
     mask: int,
-    other: int,
     positions: Buffer,
     steps: Buffer,
     seen: Buffer,
@@ -38,10 +37,10 @@ def ctx_count(
     /,
 ) -> None: ...
 def ctx_encode(
-    runs: tuple[tuple[Buffer, int, int, int, Buffer, Buffer, Buffer], ...], width: int, dense: int, /
+    runs: tuple[tuple[Buffer, int, int, Buffer, Buffer, Buffer], ...], width: int, dense: int, /
 ) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, tuple[bytes, ...]]: ...
 def ctx_decode(
-    runs: tuple[tuple[Buffer, int, int, int, Buffer], ...],
+    runs: tuple[tuple[Buffer, int, int, Buffer], ...],
     width: int,
     coded: tuple[Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, Buffer, tuple[Buffer, ...]],
     positions: Buffer,

@@ -27,8 +27,6 @@ SEGMENT: Final = 1 << 22
 EXPONENTS: Final = 256
 DENSE: Final = tuple(f"C{k}" for k in range(CLASSES))
 """Streams of the dense classes."""
-_NONE: Final = 255
-"""What stands for the exponent of lanes that have none."""
 
 
 class Mode(IntEnum):
@@ -40,16 +38,18 @@ class Mode(IntEnum):
 
 
 class Field(NamedTuple):
-    """Where the exponent of a lane is: `(lane >> shift & mask) | other`."""
+    """Where the exponent of a lane is: `(lane >> shift & mask) - 1`, modulo 256.
+
+    So zeros, which hardly ever change and would be the smallest, have 255, as have lanes without exponents.
+    """
 
     shift: int
     mask: int
-    other: int = 0
 
     def of(self, lanes: Lanes) -> Bytes:
         """The exponents, uint8."""
         kind = lanes.dtype.type
-        found: Bytes = (lanes >> kind(self.shift) & kind(self.mask)).astype(np.uint8) | np.uint8(self.other)
+        found: Bytes = (lanes >> kind(self.shift) & kind(self.mask)).astype(np.uint8) - np.uint8(1)
         return found
 
 
@@ -67,8 +67,8 @@ _FIELDS: Final[Mapping[str, Field]] = MappingProxyType(
 
 
 def field_of(dtype: str) -> Field:
-    """Where lanes of a dtype have their exponents; lanes of others all count as 255."""
-    return _FIELDS.get(dtype, Field(0, 0, _NONE))
+    """Where lanes of a dtype have their exponents."""
+    return _FIELDS.get(dtype, Field(0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +238,7 @@ def origins(lanes: Counts, changes: Counts) -> tuple[Bytes, int]:
             chosen = np.argmin(stayed @ stay + went @ go, axis=1)
             rates = _rates(stayed, went, table.T[chosen])
         chosen = options[chosen]
-    low = rates <= _DENSE
-    return chosen.astype(np.uint8), int(np.argmax(low)) if low.any() else CLASSES
+    return chosen.astype(np.uint8), int(np.max(np.flatnonzero(rates > _DENSE) + 1, initial=0))
 
 
 def _rates(stayed: Counts, went: Counts, classes: Counts) -> NDArray[np.float64]:

@@ -458,31 +458,31 @@ def test_buffers_that_do_not_fit_are_refused() -> None:
     from deltastore.codec import _native
 
     lanes, at, step = np.zeros(8, np.uint16), np.zeros(1, np.int64), np.ones(1, np.uint16)
-    run = (lanes, 7, 255, 0, b"\0", at, step)
+    run = (lanes, 7, 255, b"\0", at, step)
     seen, large = np.zeros(256, np.uint32), np.zeros(SEGMENT + 1, np.uint8)
     row, none = bytes(ROW.size), b""
     coded = (row, none, none, none, none, none, none, ())
     counts = np.zeros(1, np.int64)
     _native.ctx_encode((run,), 2, 0)
-    assert _native.ctx_decode((run[:5],), 2, coded, at[:0], step[:0], counts) == 0
+    assert _native.ctx_decode((run[:4],), 2, coded, at[:0], step[:0], counts) == 0
     wrong: list[Callable[[], object]] = [
         lambda: _native.ctx_encode((run,), 3, 0),
         lambda: _native.ctx_encode((run,), 2, 17),
         lambda: _native.ctx_encode((run,), 2, -1),
-        lambda: _native.ctx_encode(((lanes, 16, 255, 0, b"\0", at, step),), 2, 0),
-        lambda: _native.ctx_encode(((lanes, 7, 256, 0, b"\0", at, step),), 2, 0),
-        lambda: _native.ctx_encode(((lanes, 7, 255, 0, b"", at, step),), 2, 0),
-        lambda: _native.ctx_encode(((lanes, 7, 255, 0, b"\0", at + 8, step),), 2, 0),
-        lambda: _native.ctx_encode(((lanes, 7, 255, 0, b"\0", at - 1, step),), 2, 0),
-        lambda: _native.ctx_encode(((lanes, 7, 255, 0, b"\0", np.array([1, 1]), lanes[:2]),), 2, 0),
-        lambda: _native.ctx_encode(((lanes, 7, 255, 0, b"\0", at, lanes),), 2, 0),
-        lambda: _native.ctx_encode(((large, 0, 0, 255, bytes(17), at, b"\1"),), 1, 0),
-        lambda: _native.ctx_decode((run[:5],), 2, (row[:-1], *coded[1:]), at[:0], step[:0], counts),
-        lambda: _native.ctx_decode((run[:5],), 2, coded, at, step[:0], counts),
-        lambda: _native.ctx_decode((run[:5],), 2, coded, at[:0], step[:0], counts[:0]),
-        lambda: _native.ctx_decode((run[:5],), 2, (*coded[:7], (none,) * 17), at[:0], step[:0], counts),
-        lambda: _native.ctx_count(lanes, 2, 7, 255, 0, at, step, seen, seen[:5]),
-        lambda: _native.ctx_count(lanes, 2, 7, 255, 0, at + 8, step, seen, seen),
+        lambda: _native.ctx_encode(((lanes, 16, 255, b"\0", at, step),), 2, 0),
+        lambda: _native.ctx_encode(((lanes, 7, 256, b"\0", at, step),), 2, 0),
+        lambda: _native.ctx_encode(((lanes, 7, 255, b"", at, step),), 2, 0),
+        lambda: _native.ctx_encode(((lanes, 7, 255, b"\0", at + 8, step),), 2, 0),
+        lambda: _native.ctx_encode(((lanes, 7, 255, b"\0", at - 1, step),), 2, 0),
+        lambda: _native.ctx_encode(((lanes, 7, 255, b"\0", np.array([1, 1]), lanes[:2]),), 2, 0),
+        lambda: _native.ctx_encode(((lanes, 7, 255, b"\0", at, lanes),), 2, 0),
+        lambda: _native.ctx_encode(((large, 0, 0, bytes(17), at, b"\1"),), 1, 0),
+        lambda: _native.ctx_decode((run[:4],), 2, (row[:-1], *coded[1:]), at[:0], step[:0], counts),
+        lambda: _native.ctx_decode((run[:4],), 2, coded, at, step[:0], counts),
+        lambda: _native.ctx_decode((run[:4],), 2, coded, at[:0], step[:0], counts[:0]),
+        lambda: _native.ctx_decode((run[:4],), 2, (*coded[:7], (none,) * 17), at[:0], step[:0], counts),
+        lambda: _native.ctx_count(lanes, 2, 7, 255, at, step, seen, seen[:5]),
+        lambda: _native.ctx_count(lanes, 2, 7, 255, at + 8, step, seen, seen),
     ]
     for call in wrong:
         with pytest.raises(ValueError, match=r"fit together|dense|bytes|lanes|row"):

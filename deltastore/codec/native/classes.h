@@ -7,7 +7,7 @@
 #define DS_LOT 64 /* lanes that are classed at once */
 
 static inline uint8_t ds_exponent(uint64_t lane, ds_field f) {
-    return (uint8_t)(lane >> f.shift & f.mask) | f.other;
+    return (uint8_t)((lane >> f.shift & f.mask) - 1);
 }
 
 static inline uint8_t ds_class(uint64_t lane, ds_field f, uint8_t origin) {
@@ -27,13 +27,13 @@ static inline void ds_classes_each(const uint8_t *lanes, size_t count, size_t wi
 static inline void ds_classes_2(const uint8_t *lanes, ds_field f, uint8_t origin, uint8_t *classes) {
     const __m128i shift = _mm_cvtsi32_si128((int)f.shift), mask = _mm_set1_epi16((short)f.mask);
     const __m128i first = _mm_set1_epi8((char)origin), last = _mm_set1_epi8(DS_CLASSES - 1);
-    const __m128i other = _mm_set1_epi8((char)f.other);
+    const __m128i one = _mm_set1_epi8(1);
     for (size_t i = 0; i < DS_LOT; i += 16) {
         __m128i a = _mm_loadu_si128((const __m128i *)(lanes + 2 * i));
         __m128i b = _mm_loadu_si128((const __m128i *)(lanes + 2 * i + 16));
         a = _mm_and_si128(_mm_srl_epi16(a, shift), mask);
         b = _mm_and_si128(_mm_srl_epi16(b, shift), mask);
-        __m128i k = _mm_subs_epu8(_mm_or_si128(_mm_packus_epi16(a, b), other), first);
+        __m128i k = _mm_subs_epu8(_mm_sub_epi8(_mm_packus_epi16(a, b), one), first);
         _mm_storeu_si128((__m128i *)(classes + i), _mm_min_epu8(k, last));
     }
 }

@@ -8,11 +8,10 @@
 #define DS_SEGMENT ((size_t)1 << 22) /* lanes of a segment at most */
 #define DS_RICE 24                   /* largest Rice parameter */
 
-/* Where the exponent of a lane is: (lane >> shift & mask) | other. */
+/* Where the exponent of a lane is: (lane >> shift & mask) - 1, modulo 256. */
 typedef struct {
     unsigned shift;
     uint64_t mask;
-    uint8_t other;
 } ds_field;
 
 /* Lanes of one slice within a segment; an origin for each block. Positions ascend and are below `count`. */

@@ -265,12 +265,12 @@ static PyMethodDef methods[] = {
      "ulp_merge(((table, low, high, codes, near, far), ...), lanes, width) -> "
      "(fault, table, gaps, codes, near, far, changed)"},
     {"ctx_count", py_ctx_count, METH_VARARGS,
-     "ctx_count(lanes, width, shift, mask, other, positions, steps, seen, changed)"},
+     "ctx_count(lanes, width, shift, mask, positions, steps, seen, changed)"},
     {"ctx_encode", py_ctx_encode, METH_VARARGS,
-     "ctx_encode(((lanes, shift, mask, other, origins, positions, steps), ...), width, dense) -> "
+     "ctx_encode(((lanes, shift, mask, origins, positions, steps), ...), width, dense) -> "
      "(row, unary, low, codes, near, far, wide, (symbols, ...))"},
     {"ctx_decode", py_ctx_decode, METH_VARARGS,
-     "ctx_decode(((lanes, shift, mask, other, origins), ...), width, "
+     "ctx_decode(((lanes, shift, mask, origins), ...), width, "
      "(row, unary, low, codes, near, far, wide, (symbols, ...)), positions, steps, counts) -> fault"},
     {"patch", py_patch, METH_VARARGS, "patch(lanes, width, positions, values, relative, key, first_word, out) -> delta"},
     {"scatter", py_scatter, METH_VARARGS, "scatter(lanes, width, positions, values)"},

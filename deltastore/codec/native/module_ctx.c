@@ -30,24 +30,24 @@ static int in_order(const ds_run *run) {
     return last < (int64_t)run->count;
 }
 
-/* One run: (lanes, shift, mask, other, origins), and positions and steps where there are changes. */
+/* One run: (lanes, shift, mask, origins), and positions and steps where there are changes. */
 static int take_run(PyObject *item, Py_ssize_t width, Py_buffer *views, ds_run *run) {
-    unsigned int shift, other;
+    unsigned int shift;
     unsigned long long mask;
     PyObject *lanes, *origins, *positions = NULL, *steps = NULL;
-    if (!PyArg_ParseTuple(item, "OIKIO|OO", &lanes, &shift, &mask, &other, &origins, &positions, &steps)) return 0;
+    if (!PyArg_ParseTuple(item, "OIKO|OO", &lanes, &shift, &mask, &origins, &positions, &steps)) return 0;
     PyObject *objects[VIEWS] = {lanes, origins, positions, steps};
     for (int i = 0; i < VIEWS; i++)
         if (objects[i] && PyObject_GetBuffer(objects[i], &views[i], PyBUF_SIMPLE) < 0) return 0;
     run->lanes = views[0].buf;
     run->count = (size_t)(views[0].len / width);
-    run->field = (ds_field){shift, mask, (uint8_t)other};
+    run->field = (ds_field){shift, mask};
     run->origins = views[1].buf;
     run->positions = views[2].buf;
     run->steps = views[3].buf;
     run->changes = (size_t)views[2].len / 8;
     size_t blocks = (run->count + DS_BLOCK - 1) / DS_BLOCK;
-    if (views[0].len % width || shift >= 8 * (unsigned)width || mask > 255 || other > 255 ||
+    if (views[0].len % width || shift >= 8 * (unsigned)width || mask > 255 ||
         (size_t)views[1].len != blocks || (size_t)views[3].len != run->changes * (size_t)width || !in_order(run)) {
         refused("a run does not fit together");
         return 0;
@@ -78,22 +78,22 @@ static int take_runs(PyObject *items, Py_ssize_t width, runs_t *r) {
     return 0;
 }
 
-/* ctx_count(lanes, width, shift, mask, other, positions, steps, seen, changed) */
+/* ctx_count(lanes, width, shift, mask, positions, steps, seen, changed) */
 PyObject *py_ctx_count(PyObject *self, PyObject *args) {
     Py_buffer lanes, positions, steps, seen, changed;
     Py_ssize_t width;
-    unsigned int shift, other;
+    unsigned int shift;
     unsigned long long mask;
     PyObject *result = NULL;
     (void)self;
-    if (!PyArg_ParseTuple(args, "y*nIKIy*y*w*w*", &lanes, &width, &shift, &mask, &other, &positions, &steps, &seen,
+    if (!PyArg_ParseTuple(args, "y*nIKy*y*w*w*", &lanes, &width, &shift, &mask, &positions, &steps, &seen,
                           &changed))
         return NULL;
     size_t each = width_ok(width) ? (size_t)width : 1, count = (size_t)lanes.len / each;
-    ds_run run = {lanes.buf, count, {shift, mask, (uint8_t)other}, NULL, positions.buf, steps.buf,
+    ds_run run = {lanes.buf, count, {shift, mask}, NULL, positions.buf, steps.buf,
                   (size_t)positions.len / 8};
     size_t bytes = (count + DS_BLOCK - 1) / DS_BLOCK * 256 * sizeof(uint32_t);
-    if (!width_ok(width) || lanes.len % width || shift >= 8 * each || mask > 255 || other > 255 ||
+    if (!width_ok(width) || lanes.len % width || shift >= 8 * each || mask > 255 ||
         (size_t)steps.len != run.changes * each || (size_t)seen.len != bytes || (size_t)changed.len != bytes ||
         !in_order(&run)) {
         refused("sizes do not fit together");
@@ -127,7 +127,7 @@ static PyObject *coded_of(const ds_segment *out, unsigned dense) {
                          bytes_of(&out->wide), classes);
 }
 
-/* ctx_encode(((lanes, shift, mask, other, origins, positions, steps), ...), width, dense)
+/* ctx_encode(((lanes, shift, mask, origins, positions, steps), ...), width, dense)
  *   -> (row, unary, low, codes, near, far, wide, (symbols, ...)) */
 PyObject *py_ctx_encode(PyObject *self, PyObject *args) {
     PyObject *items, *result = NULL;
@@ -180,7 +180,7 @@ static int take_coded(PyObject *coded, Py_buffer *views, unsigned *dense, ds_cod
     return 1;
 }
 
-/* ctx_decode(((lanes, shift, mask, other, origins), ...), width,
+/* ctx_decode(((lanes, shift, mask, origins), ...), width,
  *            (row, unary, low, codes, near, far, wide, (symbols, ...)), positions, steps, counts) -> fault */
 PyObject *py_ctx_decode(PyObject *self, PyObject *args) {
     PyObject *items, *coded, *result = NULL;
