@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, Protocol, TypeVar
 
@@ -41,7 +41,17 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slice:
-    """One slice that is decoded, and its rows of the table: symbols, changes, counts of the codec."""
+    """One slice that is decoded.
+
+    Attributes:
+        spec: Its lanes.
+        mode: How it is stored.
+        table: Its rows of the table.
+        symbols: Number of symbols per block.
+        changes: Number of changes per block.
+        counts: The codec's counts per block.
+        sizes: Bytes that it has in each other stream, once the counts are found to be possible.
+    """
 
     spec: SliceSpec
     mode: Mode
@@ -49,13 +59,13 @@ class Slice:
     symbols: Counts
     changes: Counts
     counts: Counts
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def planes(self, take: Take) -> tuple[Bytes, Bytes]:
         """Low and high bytes of its symbols; none of the high where they are 8-bit."""
-        count = int(self.symbols.sum())
         if self.mode is Mode.GAPS8:
-            return take("G", count), np.empty(0, np.uint8)
-        return take("H", count), take("I", count)
+            return take("G", self.sizes["G"]), np.empty(0, np.uint8)
+        return take("H", self.sizes["H"]), take("I", self.sizes["I"])
 
 
 class Values(Protocol[D_contra]):
@@ -186,10 +196,11 @@ def read(
     )
     modes = _read_modes(reader, specs)
     digests = reader.digests([mode is not Mode.UNCHANGED for mode in modes])
-    slices = _read_table(values, reader, specs, modes)
+    rows = _read_table(values, reader, specs, modes)
+    slices = [replace(item, sizes=_sizes(values, item)) for item in rows]
     sizes = Counter(dict.fromkeys(("G", "H", "I", *values.streams, *planes.FULL), 0))
     for item in slices:
-        sizes.update(_sizes(values, item))
+        sizes.update(item.sizes)
     reader.inflate(sizes, gradual=gradual)
     return Opened(slices, digests, reader)
 
@@ -226,10 +237,11 @@ def _sizes(values: Values[D], item: Slice) -> Mapping[str, int]:
         return {}
     if mode is Mode.FULL:
         return planes.sizes(spec, spec.lanes)
-    room = np.diff(kernels.block_ends(spec.lanes), prepend=0)
+    last = spec.lanes - (item.symbols.size - 1) * kernels.BLOCK
     # A symbol moves the cursor by one lane at least, so none of these sums can overflow.
     if (
-        (item.symbols > room).any()
+        (item.symbols > kernels.BLOCK).any()
+        or item.symbols[-1] > last
         or (item.changes > item.symbols).any()
         or ((item.changes == 0) != (item.symbols == 0)).any()
         or not item.changes.any()

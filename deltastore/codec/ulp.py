@@ -114,9 +114,8 @@ class _Values:
 
     def coded(self, item: gaps.Slice, take: Take) -> Coded:
         """The streams of a sparse slice, as they are stored."""
-        sizes = self.sizes(item.spec, item.changes, item.counts)
         low, high = item.planes(take)
-        codes, near, far = (take(name, sizes[name]).data for name in self.streams)
+        codes, near, far = (take(name, item.sizes[name]).data for name in self.streams)
         return Coded(item.table.data, low.data, high.data, codes, near, far)
 
 
