@@ -42,7 +42,7 @@ class Merger(Protocol):
 
 
 class Shards:
-    """`ulp` shards as they are stored, merged as for skips: the result is decoded once. Nonces are zero."""
+    """`ulp` shards as they are stored, merged as for skips; nonces are zero."""
 
     name: Final = f"{merging.CODEC} shards"
 

@@ -69,6 +69,12 @@ def merge(shards: Sequence[Stored], specs: Sequence[SliceSpec], *, nonce: bytes)
     return gaps.write(VALUES, _slices(specs, opened), nonce=nonce)
 
 
+def changed_by(shard: Stored, specs: Sequence[SliceSpec]) -> int:
+    """Lanes that a shard sets, counted by reading it whole, a slice at a time; errors as for `merge`."""
+    check_codec(shard.codec)
+    return sum(one.changed for one in _slices(specs, [_open(shard, specs)]))
+
+
 def check_codec(codec_id: str) -> None:
     """Makes sure that shards of a codec can be merged.
 
