@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from deltastore import codec
-from deltastore.codec import kernels
+from deltastore.codec import kernels, merging
 from deltastore.codec.types import Base, Delta, Dense, Encoded, SliceSpec, Whole
 from deltastore.errors import BadShard, Unsupported
 from deltastore.protocol.descriptors import ShardDescriptor, Slice, compress
@@ -110,6 +110,34 @@ def make_anchor(
                 raise _not_itself(codec_id, dense.spec)
         _check_sum(codec_id, encoded, [dense.digest for dense in denses])
     return _described(codec_id, schema, slices, encoded)
+
+
+def make_merged(
+    schema: Schema,
+    slices: Sequence[Slice],
+    shards: Sequence[tuple[ShardDescriptor, bytes]],
+    *,
+    nonce: bytes,
+) -> Shard:
+    """One shard that does what those of successive deltas do; it is read again before it is returned.
+
+    Args:
+        schema: That the slices are of.
+        slices: What each of the shards covers.
+        shards: Oldest first, with their descriptors.
+        nonce: 16 random bytes.
+
+    Raises:
+        Unsupported: A shard is of a codec that cannot be merged.
+        IntegrityError: One is damaged, or they are not of successive deltas.
+    """
+    specs = [spec_of(one) for one in slices]
+    stored = [merging.Stored(data, d.codec, d.raw_size, d.state_delta) for d, data in shards]
+    encoded = merging.merge(stored, specs, nonce=nonce)
+    result = merging.Stored(encoded.data, merging.CODEC, encoded.raw_size, encoded.state_delta)
+    if merging.changed_by(result, specs) != encoded.changed:
+        raise BadShard("a merged shard does not come back as it was", hint=_FAULT)
+    return _described(merging.CODEC, schema, slices, encoded)
 
 
 def dense(one: Slice, lanes: Lanes) -> Dense:

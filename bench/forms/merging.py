@@ -5,17 +5,16 @@ No peer has it.
 
 from __future__ import annotations
 
-import importlib
-import os
 from collections.abc import Sequence
-from importlib.util import find_spec
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from bench.forms.base import Message, Missing, each
-from bench.model import Model, Shapes
-from deltastore.protocol.digest import tensor_key
-
-_NATIVE: Final = "deltastore.codec._native"
+from bench.forms.base import Message, each
+from bench.forms.ours import Delta, Ours, schema_of
+from bench.model import Model
+from deltastore.codec import merging
+from deltastore.protocol.descriptors import Slice, resolve
+from deltastore.protocol.edges import Edge
+from deltastore.shards import Shard, make_merged
 
 
 class Merger(Protocol):
@@ -35,54 +34,41 @@ class Merger(Protocol):
     def delta(self, held: Model, new: Model) -> Message:
         """One delta; `held` moves to `new`."""
 
-    def merge(self, shapes: Shapes, messages: Sequence[Message], cores: int) -> Message:
-        """One delta for successive ones, oldest first: the bytes that `delta` gives for their ends."""
+    def merge(self, model: Model, messages: Sequence[Message], cores: int) -> Message:
+        """One delta for successive ones, oldest first: the bytes that `delta` gives for their ends.
+
+        Of the model only names, dtypes and shapes are read.
+        """
 
 
-class Kernel:
-    """The compiled kernel on `ulp` streams, without container and zstd."""
+class Shards:
+    """`ulp` shards as they are stored, merged as for skips; nonces are zero."""
 
-    name: Final = "ulp streams (C kernel)"
+    name: Final = f"{merging.CODEC} shards"
 
     def require(self) -> None:
         """See `Merger`."""
-        if os.environ.get("DELTASTORE_KERNELS") == "numpy" or find_spec(_NATIVE) is None:
-            raise Missing("the C kernels were not built")
-        if not {"ulp_diff", "ulp_merge"} <= vars(importlib.import_module(_NATIVE)).keys():
-            raise Missing(f"{_NATIVE} has no ulp_diff and ulp_merge: write an entry for what it has")
+        Ours(merging.CODEC).require()
 
     def delta(self, held: Model, new: Model) -> Message:
-        """See `Merger`; five streams per tensor."""
-        native: Any = importlib.import_module(_NATIVE)
-        parts: list[bytes] = []
-        for name, bits in new.bits.items():
-            parts += native.ulp_diff(held.bits[name], bits, 2, tensor_key(name), 0, 0x7F80, 0x7F80)[:5]
-        return Message(tuple(parts))
-
-    def merge(self, shapes: Shapes, messages: Sequence[Message], cores: int) -> Message:
         """See `Merger`."""
-        native: Any = importlib.import_module(_NATIVE)
+        return Ours(merging.CODEC).sender(held, 1).send(new)
 
-        def one(item: tuple[int, int]) -> tuple[bytes, ...]:
-            number, lanes = item
-            inputs = []
-            for message in messages:
-                table, gaps, codes, near, far = message.parts[5 * number : 5 * number + 5]
-                inputs.append((table, gaps, b"", codes, near, far))
-            fault, *streams, _ = native.ulp_merge(tuple(inputs), lanes, 2)
-            if fault:
-                raise ValueError(f"the kernel refuses its own streams: fault {fault}")
-            return tuple(streams)
+    def merge(self, model: Model, messages: Sequence[Message], cores: int) -> Message:
+        """See `Merger`; one group of shards after the other on each core."""
+        schema = schema_of(model)
+        deltas = [message for message in messages if isinstance(message, Delta)]
 
-        model = [(number, _lanes(shape)) for number, shape in enumerate(shapes.values())]
-        return Message(tuple(stream for streams in each(cores, one, model) for stream in streams))
+        def one(number: int) -> Shard:
+            shards = [(delta.edge.shards[number], delta.parts[number]) for delta in deltas]
+            slices: list[Slice] = list(resolve(schema, shards[0][0].slices))
+            return make_merged(schema, slices, shards, nonce=bytes(16))
 
-
-def _lanes(shape: tuple[int, ...]) -> int:
-    lanes = 1
-    for n in shape:
-        lanes *= n
-    return lanes
+        made = each(cores, one, range(len(deltas[0].parts)))
+        first, last = deltas[0].edge, deltas[-1].edge
+        shards = tuple(shard.descriptor for shard in made)
+        edge = Edge(first.base, first.base_state, last.target, last.state, shards)
+        return Delta(tuple(shard.data for shard in made), edge)
 
 
-MERGERS: Final[tuple[Merger, ...]] = (Kernel(),)
+MERGERS: Final[tuple[Merger, ...]] = (Shards(),)

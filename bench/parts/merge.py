@@ -60,13 +60,13 @@ def task(settings: Settings, *, cores: int, merger: str) -> Section:
 def _measure(
     merger: Merger, base: Model, messages: list[Message], direct: Message, *, repeats: int, cores: int
 ) -> Row:
-    merged = merger.merge(base.shapes, messages, cores)
+    merged = merger.merge(base, messages, cores)
     if merged.parts != direct.parts:
         raise WrongMerge(f"{merger.name}: {len(messages)} merged deltas are not the delta of their ends")
     del merged
-    extra = rss.peak(lambda: merger.merge(base.shapes, messages, cores)) if rss.measurable() else None
+    extra = rss.peak(lambda: merger.merge(base, messages, cores)) if rss.measurable() else None
     gigabytes = base.nbytes / 1e9
-    samples = [1000 * seconds(merger.merge, base.shapes, messages, cores) / gigabytes for _ in range(repeats)]
+    samples = [1000 * seconds(merger.merge, base, messages, cores) / gigabytes for _ in range(repeats)]
     return {
         "merger": merger.name,
         "steps": len(messages),

@@ -6,7 +6,8 @@ Sizes are compared with what they must be before anything is inflated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 import zstandard
@@ -57,16 +58,18 @@ def decompress(data: memoryview, sizes: Sequence[int], raw: int) -> bytes:
         BadShard: Frames whose number, stored sizes, content sizes or window are not what they must be, or
             that do not inflate.
     """
+    parts = list(each(data, sizes, raw))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def each(data: memoryview, sizes: Sequence[int], raw: int) -> Iterator[bytes]:
+    """Inflates a stream, each frame when it is asked for; arguments and errors as for `decompress`."""
     if len(sizes) != -(-raw // FRAME) or sum(sizes) != len(data):
         raise BadShard(f"a stream of {raw} bytes has {len(sizes)} frames in {len(data)} bytes")
     decompressor = zstandard.ZstdDecompressor()
-    parts: list[bytes] = []
-    at = 0
-    for size in sizes:
-        frame = data[at : at + size]
-        at += size
-        parts.append(_inflate(decompressor, frame, min(FRAME, raw - len(parts) * FRAME)))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    stops = accumulate(sizes)
+    for at, (stop, size) in enumerate(zip(stops, sizes, strict=True)):
+        yield _inflate(decompressor, data[stop - size : stop], min(FRAME, raw - at * FRAME))
 
 
 def _inflate(decompressor: zstandard.ZstdDecompressor, frame: memoryview, raw: int) -> bytes:

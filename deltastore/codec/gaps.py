@@ -8,8 +8,8 @@ slices in the planes `P0` to `P7`. How the values of changed lanes are written i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from deltastore.codec.planes import Take
 from deltastore.codec.streams import DIGESTS, MODES, Reader, Writer
 from deltastore.codec.types import Change, Decoded, Delta, Encoded, SliceSpec, Sparse, Whole
 from deltastore.errors import BadShard
+from deltastore.protocol.digest import Lanes
 
 D = TypeVar("D", bound=Delta)
 D_contra = TypeVar("D_contra", bound=Delta, contravariant=True)
@@ -40,7 +41,17 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slice:
-    """One slice that is decoded, and its rows of the table: symbols, changes, counts of the codec."""
+    """One slice that is decoded.
+
+    Attributes:
+        spec: Its lanes.
+        mode: How it is stored.
+        table: Its rows of the table.
+        symbols: Number of symbols per block.
+        changes: Number of changes per block.
+        counts: The codec's counts per block.
+        sizes: Bytes that it has in each other stream, once the counts are found to be possible.
+    """
 
     spec: SliceSpec
     mode: Mode
@@ -48,13 +59,13 @@ class Slice:
     symbols: Counts
     changes: Counts
     counts: Counts
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def planes(self, take: Take) -> tuple[Bytes, Bytes]:
         """Low and high bytes of its symbols; none of the high where they are 8-bit."""
-        count = int(self.symbols.sum())
         if self.mode is Mode.GAPS8:
-            return take("G", count), np.empty(0, np.uint8)
-        return take("H", count), take("I", count)
+            return take("G", self.sizes["G"]), np.empty(0, np.uint8)
+        return take("H", self.sizes["H"]), take("I", self.sizes["I"])
 
 
 class Values(Protocol[D_contra]):
@@ -82,41 +93,99 @@ class Values(Protocol[D_contra]):
 # --- Encoding ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """One slice as it will be stored.
+
+    Attributes:
+        mode: How.
+        changed: Lanes that it sets.
+        state_delta: What it adds to the state digest, modulo 2^64.
+        parts: What it has in each stream.
+    """
+
+    mode: Mode
+    changed: int = 0
+    state_delta: int = 0
+    parts: Mapping[str, Bytes] = field(default_factory=dict)
+
+
 def encode(values: Values[D], deltas: Sequence[D], *, nonce: bytes) -> Encoded:
     """Writes a shard; arguments and errors as for `DeltaCodec.encode`."""
+    return write(values, (written(values, delta) for delta in deltas), nonce=nonce)
+
+
+def write(values: Values[D], slices: Iterable[Written], *, nonce: bytes) -> Encoded:
+    """A shard of slices in schema order; errors as for `DeltaCodec.encode`."""
     names = ("T", "G", "H", "I", *values.streams, *planes.FULL)
     writer = Writer(names, planes={*values.planes, *planes.FULL})
-    modes: list[int] = []
-    for delta in deltas:
-        mode, parts = _encode_slice(values, delta)
-        modes.append(mode)
-        writer.add(parts)
-    return writer.finish(
-        [delta.state_delta for delta in deltas if delta.changed],
-        changed=sum(delta.changed for delta in deltas),
-        codec=values.codec,
-        nonce=nonce,
-        modes=modes,
-    )
+    modes, changed = bytearray(), 0
+    digests: list[int] = []
+    for one in slices:
+        writer.add(one.parts)
+        modes.append(one.mode)
+        changed += one.changed
+        if one.mode is not Mode.UNCHANGED:
+            digests.append(one.state_delta)
+    return writer.finish(digests, changed=changed, codec=values.codec, nonce=nonce, modes=modes)
 
 
-def _encode_slice(values: Values[D], delta: D) -> tuple[Mode, dict[str, Bytes]]:
+def written(values: Values[D], delta: D) -> Written:
+    """A slice in the smallest of its modes."""
     if not delta.changed:
-        return Mode.UNCHANGED, {}
+        return Written(Mode.UNCHANGED)
     wide = delta.changed * _RARE < delta.spec.lanes
-    parts = values.parts(delta, wide=wide)
+    mode, parts = Mode.GAPS16 if wide else Mode.GAPS8, values.parts(delta, wide=wide)
     if delta.whole is not None:
         full = planes.split(delta.spec, delta.whole)
         if planes.stored_size(full) <= planes.stored_size(parts):
-            return Mode.FULL, full
-    return Mode.GAPS16 if wide else Mode.GAPS8, parts
+            mode, parts = Mode.FULL, full
+    return Written(mode, delta.changed, delta.state_delta, parts)
+
+
+def written_whole(spec: SliceSpec, lanes: Lanes, state_delta: int) -> Written:
+    """A slice of which only the lanes after are known."""
+    return Written(Mode.FULL, spec.lanes, state_delta, planes.split(spec, lanes))
 
 
 # --- Decoding ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """A shard of which every count has been checked, and whose slices have yet to be taken, in order.
+
+    Attributes:
+        slices: Modes and tables.
+        digests: What each slice adds to the state digest, as declared.
+        reader: What their other parts are taken from; to be closed after the last.
+    """
+
+    slices: list[Slice]
+    digests: list[int]
+    reader: Reader
+
+
 def decode(values: Values[D], data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
     """Reads a shard; arguments and errors as for `DeltaCodec.decode`."""
+    opened = read(values, data, specs, raw_size=raw_size)
+    changes = [change_of(values, item, opened.reader.take) for item in opened.slices]
+    opened.reader.close()
+    return Decoded(changes, [*opened.digests])
+
+
+def read(
+    values: Values[D], data: bytes, specs: Sequence[SliceSpec], *, raw_size: int, gradual: bool = False
+) -> Opened:
+    """Opens a shard; arguments and errors as for `DeltaCodec.decode`.
+
+    Args:
+        values: The codec's.
+        data: The shard.
+        specs: Its slices.
+        raw_size: What its descriptor declares.
+        gradual: Inflate streams as they are taken, and not at once.
+    """
     reader = Reader(
         data,
         specs,
@@ -127,14 +196,13 @@ def decode(values: Values[D], data: bytes, specs: Sequence[SliceSpec], *, raw_si
     )
     modes = _read_modes(reader, specs)
     digests = reader.digests([mode is not Mode.UNCHANGED for mode in modes])
-    slices = _read_table(values, reader, specs, modes)
+    rows = _read_table(values, reader, specs, modes)
+    slices = [replace(item, sizes=_sizes(values, item)) for item in rows]
     sizes = Counter(dict.fromkeys(("G", "H", "I", *values.streams, *planes.FULL), 0))
     for item in slices:
-        sizes.update(_sizes(values, item))
-    reader.inflate(sizes)
-    changes = [_decode_slice(values, item, reader.take) for item in slices]
-    reader.close()
-    return Decoded(changes, [*digests])
+        sizes.update(item.sizes)
+    reader.inflate(sizes, gradual=gradual)
+    return Opened(slices, digests, reader)
 
 
 def _read_modes(reader: Reader, specs: Sequence[SliceSpec]) -> list[Mode]:
@@ -169,10 +237,11 @@ def _sizes(values: Values[D], item: Slice) -> Mapping[str, int]:
         return {}
     if mode is Mode.FULL:
         return planes.sizes(spec, spec.lanes)
-    room = np.diff(kernels.block_ends(spec.lanes), prepend=0)
+    last = spec.lanes - (item.symbols.size - 1) * kernels.BLOCK
     # A symbol moves the cursor by one lane at least, so none of these sums can overflow.
     if (
-        (item.symbols > room).any()
+        (item.symbols > kernels.BLOCK).any()
+        or item.symbols[-1] > last
         or (item.changes > item.symbols).any()
         or ((item.changes == 0) != (item.symbols == 0)).any()
         or not item.changes.any()
@@ -183,7 +252,8 @@ def _sizes(values: Values[D], item: Slice) -> Mapping[str, int]:
     return {**gaps, **values.sizes(spec, item.changes, item.counts)}
 
 
-def _decode_slice(values: Values[D], item: Slice, take: Take) -> Change:
+def change_of(values: Values[D], item: Slice, take: Take) -> Change:
+    """The change of the slice that is next; BadShard where it breaks a rule."""
     spec = item.spec
     if item.mode is Mode.UNCHANGED:
         return Sparse(np.empty(0, np.int64), np.empty(0, spec.uint), relative=False)

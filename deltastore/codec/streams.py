@@ -6,7 +6,7 @@ what it has checked so far, before that stream is inflated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -107,6 +107,7 @@ class Reader:
         self._meta: Final = file.meta
         self._tensors = file.tensors
         self._open: dict[str, memoryview] = {}
+        self._frames: dict[str, Iterator[bytes]] = {}
         as_they_are = file.tensors.keys() - file.meta.raw.keys()
         known = file.meta.raw.keys() <= file.tensors.keys() - set(tables)
         if not (known and as_they_are <= {*tables, *planes}):
@@ -142,8 +143,12 @@ class Reader:
         stored = iter(self.take(DIGESTS, size).view("<u8").tolist())
         return [next(stored) if one else 0 for one in filled]
 
-    def inflate(self, expected: Mapping[str, int]) -> None:
+    def inflate(self, expected: Mapping[str, int], *, gradual: bool = False) -> None:
         """Inflates streams that must have these raw sizes; one of size 0 must be left out.
+
+        Args:
+            expected: Raw sizes by name.
+            gradual: Not now, but frame by frame as they are taken, which may then be refused as well.
 
         Raises:
             BadShard: A stream has another size, is missing or does not inflate.
@@ -155,7 +160,10 @@ class Reader:
         for name, size in expected.items():
             if size:
                 stored = memoryview(self._tensors[name].data)
-                if name in self._meta.raw:
+                if name in self._meta.raw and gradual:
+                    self._frames[name] = frames.each(stored, self._meta.frames[name], size)
+                    stored = memoryview(b"")
+                elif name in self._meta.raw:
                     stored = memoryview(frames.decompress(stored, self._meta.frames[name], size))
                 self._open[name] = stored
 
@@ -174,5 +182,16 @@ class Reader:
         if not size:
             return np.empty(0, np.uint8)
         stream = self._open[name]
+        if len(stream) < size:
+            stream = self._filled(name, size)
         self._open[name] = stream[size:]
         return np.frombuffer(stream[:size], np.uint8)
+
+    def _filled(self, name: str, size: int) -> memoryview:
+        """What is left of a stream that inflates gradually, with as many frames more as it takes."""
+        parts: list[bytes | memoryview] = [self._open[name]]
+        have = len(parts[0])
+        while have < size:
+            parts.append(next(self._frames[name]))
+            have += len(parts[-1])
+        return memoryview(parts[1] if not len(parts[0]) and len(parts) == 2 else b"".join(parts))

@@ -108,15 +108,18 @@ class _Values:
         }
 
     def decode(self, item: gaps.Slice, take: Take) -> Change:
-        sizes = self.sizes(item.spec, item.changes, item.counts)
-        low, high = item.planes(take)
-        codes, near, far = (take(name, sizes[name]).data for name in self.streams)
-        coded = Coded(item.table.data, low.data, high.data, codes, near, far)
+        coded = self.coded(item, take)
         positions, steps = kernels.steps_decode(item.spec, coded, int(item.changes.sum()))
         return Sparse(positions, steps, relative=True)
 
+    def coded(self, item: gaps.Slice, take: Take) -> Coded:
+        """The streams of a sparse slice, as they are stored."""
+        low, high = item.planes(take)
+        codes, near, far = (take(name, item.sizes[name]).data for name in self.streams)
+        return Coded(item.table.data, low.data, high.data, codes, near, far)
 
-_VALUES: Final = _Values()
+
+VALUES: Final = _Values()
 
 
 class Ulp:
@@ -138,10 +141,10 @@ class Ulp:
 
     def encode(self, deltas: Sequence[Steps], *, nonce: bytes, base: Base | None = None) -> Encoded:
         """See `DeltaCodec.encode`."""
-        return gaps.encode(_VALUES, deltas, nonce=nonce)
+        return gaps.encode(VALUES, deltas, nonce=nonce)
 
     def decode(
         self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int, base: Base | None = None
     ) -> Decoded:
         """See `DeltaCodec.decode`; sparse changes are relative."""
-        return gaps.decode(_VALUES, data, specs, raw_size=raw_size)
+        return gaps.decode(VALUES, data, specs, raw_size=raw_size)

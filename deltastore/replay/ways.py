@@ -16,7 +16,14 @@ from deltastore.store import Store
 _log = logging.getLogger(__name__)
 
 
-def plan(store: Store, target: Slot, *, held: Collection[Base], avoid: Collection[Edge] = ()) -> Plan:
+def plan(
+    store: Store,
+    target: Slot,
+    *,
+    held: Collection[Base],
+    avoid: Collection[Edge] = (),
+    since: int | None = None,
+) -> Plan:
     """The cheapest usable plan to a version (DS-PLAN-1).
 
     Args:
@@ -24,10 +31,13 @@ def plan(store: Store, target: Slot, *, held: Collection[Base], avoid: Collectio
         target: The version's slot; it holds a record with a state.
         held: Where the plan may start: versions, `"none"`, `"external"`.
         avoid: Edges that have failed before.
+        since: The first version into which edges that were added are looked for; by default the last anchor.
 
     Raises:
         NoPath: Nothing leads there.
     """
+    if since is not None:
+        return _plan(store, target, since, held=held, avoid=avoid)
     record = target.record
     low = 0 if isinstance(record, Tombstone) or record.last_anchor is None else record.last_anchor
     try:

@@ -1,55 +1,88 @@
-/* Successive deltas of one slice as one, without any state: steps add, block by block (spec, Codec ulp). */
+/* Successive deltas of one slice as one, without any state: steps add, lane by lane (spec, Codec ulp). */
 #include "merge.h"
 
-/* Steps of a block, and one bit for each lane that any delta has touched. */
+/* Lanes summed up at a time: few enough for the nearest caches, many enough to go through every delta for. */
+#define WINDOW ((size_t)1 << 14)
+
+/* Steps of a window, and one bit for each lane that any delta has touched. */
 typedef struct {
-    uint8_t steps[8 * DS_BLOCK];
-    uint64_t touched[DS_BLOCK / 64];
+    uint8_t steps[8 * WINDOW];
+    uint64_t touched[WINDOW / 64];
 } sums_t;
 
-static inline ds_fault add(const ds_streams *s, ds_place *at, size_t number, size_t width, sums_t *sums) {
-    ds_block b;
-    ds_fault fault = ds_open(s, at, number, &b);
-    while (fault == DS_OK && b.index < b.changes) {
-        size_t lane;
-        uint64_t step;
-        fault = ds_next(s, at, &b, width, &lane, &step);
-        if (fault != DS_OK) break;
-        uint8_t *p = sums->steps + lane * width;
-        ds_store(p, ds_load(p, width) + step, width);
-        sums->touched[lane >> 6] |= 1ull << (lane & 63);
+/* One delta: the block that is read, and its next change; the lane is `SIZE_MAX` where there is none left. */
+typedef struct {
+    ds_place at;
+    ds_block block;
+    size_t lane;
+    uint64_t step;
+} source_t;
+
+static inline ds_fault next(const ds_streams *s, source_t *from, size_t width) {
+    if (from->block.index == from->block.changes) {
+        from->lane = SIZE_MAX;
+        return DS_OK;
     }
-    return fault == DS_OK ? ds_shut(s, at, &b) : fault;
+    return ds_next(s, &from->at, &from->block, width, &from->lane, &from->step);
 }
 
-static inline void flush(sums_t *sums, size_t lanes, size_t width, ds_cursor *c) {
-    for (size_t i = 0; i < (lanes + 63) / 64; i++) {
+/* Adds the changes of one delta in a window. */
+static inline ds_fault add(const ds_streams *s, source_t *source, size_t first, size_t width, sums_t *sums) {
+    source_t from = *source; /* in registers: the sums could be anything to a compiler, the source too */
+    ds_fault fault = DS_OK;
+    while (fault == DS_OK && from.lane < first + WINDOW) {
+        size_t lane = from.lane - first;
+        uint8_t *p = sums->steps + lane * width;
+        ds_store(p, ds_load(p, width) + from.step, width);
+        sums->touched[lane >> 6] |= 1ull << (lane & 63);
+        fault = next(s, &from, width);
+    }
+    *source = from;
+    return fault;
+}
+
+static inline void flush(sums_t *sums, size_t first, size_t width, ds_cursor *cursor) {
+    ds_cursor c = *cursor;
+    for (size_t i = 0; i < WINDOW / 64; i++) {
         for (uint64_t bits = sums->touched[i]; bits; bits &= bits - 1) {
             size_t lane = 64 * i + (size_t)__builtin_ctzll(bits);
             uint64_t step = ds_load(sums->steps + lane * width, width);
-            if (step) ds_emit(c, lane, step, width);
+            if (step) ds_emit(&c, first + lane, step, width);
             ds_store(sums->steps + lane * width, 0, width);
         }
         sums->touched[i] = 0;
     }
+    *cursor = c;
 }
 
-static inline ds_fault merge(const ds_streams *inputs, size_t count, size_t width, ds_place *places, sums_t *sums,
+static inline ds_fault merge_block(const ds_streams *inputs, size_t count, size_t number, size_t width,
+                                   source_t *sources, sums_t *sums, ds_ulp *out) {
+    size_t lanes = inputs[0].lanes - number * DS_BLOCK;
+    if (lanes > DS_BLOCK) lanes = DS_BLOCK;
+    ds_fault fault = DS_OK;
+    for (size_t k = 0; k < count && fault == DS_OK; k++) {
+        fault = ds_open(&inputs[k], &sources[k].at, number, &sources[k].block);
+        if (fault == DS_OK) fault = next(&inputs[k], &sources[k], width);
+    }
+    ds_cursor c;
+    if (fault == DS_OK && !ds_start(out, lanes, width, &c)) return DS_MEMORY;
+    for (size_t first = 0; first < lanes && fault == DS_OK; first += WINDOW) {
+        for (size_t k = 0; k < count && fault == DS_OK; k++) fault = add(&inputs[k], &sources[k], first, width, sums);
+        if (fault == DS_OK) flush(sums, first, width, &c);
+    }
+    for (size_t k = 0; k < count && fault == DS_OK; k++) fault = ds_shut(&inputs[k], &sources[k].at, &sources[k].block);
+    if (fault == DS_OK) ds_end(out, &c, width);
+    return fault;
+}
+
+static inline ds_fault merge(const ds_streams *inputs, size_t count, size_t width, source_t *sources, sums_t *sums,
                              ds_ulp *out) {
     for (size_t number = 0; number < inputs[0].blocks; number++) {
-        size_t first = number * DS_BLOCK, lanes = inputs[0].lanes - first;
-        if (lanes > DS_BLOCK) lanes = DS_BLOCK;
-        for (size_t k = 0; k < count; k++) {
-            ds_fault fault = add(&inputs[k], &places[k], number, width, sums);
-            if (fault != DS_OK) return fault;
-        }
-        ds_cursor c;
-        if (!ds_start(out, lanes, width, &c)) return DS_MEMORY;
-        flush(sums, lanes, width, &c);
-        ds_end(out, &c, width);
+        ds_fault fault = merge_block(inputs, count, number, width, sources, sums, out);
+        if (fault != DS_OK) return fault;
     }
     for (size_t k = 0; k < count; k++)
-        if (ds_finish(&inputs[k], &places[k]) != DS_OK) return DS_ENDS;
+        if (ds_finish(&inputs[k], &sources[k].at) != DS_OK) return DS_ENDS;
     return DS_OK;
 }
 
@@ -57,16 +90,16 @@ static inline ds_fault merge(const ds_streams *inputs, size_t count, size_t widt
 ds_fault ds_ulp_merge(const ds_streams *inputs, size_t count, ds_ulp *out) {
     size_t width = inputs[0].width;
     sums_t *sums = calloc(1, sizeof(sums_t));
-    ds_place *places = malloc(count * sizeof(ds_place));
+    source_t *sources = calloc(count, sizeof(source_t));
     ds_fault fault = DS_MEMORY;
-    if (sums && places) {
-        for (size_t k = 0; k < count; k++) places[k] = ds_begin(&inputs[k]);
-        fault = width == 1   ? merge(inputs, count, 1, places, sums, out)
-                : width == 2 ? merge(inputs, count, 2, places, sums, out)
-                : width == 4 ? merge(inputs, count, 4, places, sums, out)
-                             : merge(inputs, count, 8, places, sums, out);
+    if (sums && sources) {
+        for (size_t k = 0; k < count; k++) sources[k].at = ds_begin(&inputs[k]);
+        fault = width == 1   ? merge(inputs, count, 1, sources, sums, out)
+                : width == 2 ? merge(inputs, count, 2, sources, sums, out)
+                : width == 4 ? merge(inputs, count, 4, sources, sums, out)
+                             : merge(inputs, count, 8, sources, sums, out);
     }
     free(sums);
-    free(places);
+    free(sources);
     return fault;
 }
