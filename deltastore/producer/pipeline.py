@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from deltastore import threads
 from deltastore.errors import Broken, Fenced, OutcomeUnknown, Throttled, Unavailable
 from deltastore.parallel import Workers
 from deltastore.producer.term import Content, Term
@@ -239,7 +240,8 @@ class Pipeline:
         try:
             if self._error is not None:
                 raise Broken("an earlier version failed")
-            shard = make()
+            with threads.core():
+                shard = make()
         finally:
             if left is not None:
                 left.tick()
