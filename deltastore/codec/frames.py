@@ -6,11 +6,14 @@ Sizes are compared with what they must be before anything is inflated.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 import zstandard
 
+from deltastore import threads
 from deltastore.errors import BadShard
 from deltastore.protocol import limits
 
@@ -32,6 +35,17 @@ _PARAMETERS: Final = zstandard.ZstdCompressionParameters(
 )
 
 
+class _Here(threading.local):
+    """Of each thread its own: they must not be shared."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_here: Final = _Here()
+
+
 def compress(raw: bytes | memoryview) -> tuple[bytes, list[int]]:
     """Compresses a stream that is not empty.
 
@@ -39,9 +53,7 @@ def compress(raw: bytes | memoryview) -> tuple[bytes, list[int]]:
         The frames, one after the other, and the stored size of each.
     """
     view = memoryview(raw)
-    # A compressor must not be shared between threads, and is cheap with tables this small.
-    compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS)
-    parts = [compressor.compress(view[at : at + FRAME]) for at in range(0, len(view), FRAME)]
+    parts = threads.spread(_compress, [view[at : at + FRAME] for at in range(0, len(view), FRAME)])
     return b"".join(parts), [len(part) for part in parts]
 
 
@@ -59,17 +71,20 @@ def decompress(data: memoryview, sizes: Sequence[int], raw: int) -> bytes:
     """
     if len(sizes) != -(-raw // FRAME) or sum(sizes) != len(data):
         raise BadShard(f"a stream of {raw} bytes has {len(sizes)} frames in {len(data)} bytes")
-    decompressor = zstandard.ZstdDecompressor()
-    parts: list[bytes] = []
-    at = 0
-    for size in sizes:
-        frame = data[at : at + size]
-        at += size
-        parts.append(_inflate(decompressor, frame, min(FRAME, raw - len(parts) * FRAME)))
+    stops = list(accumulate(sizes))
+
+    def inflate(at: int) -> bytes:
+        return _inflate(data[stops[at] - sizes[at] : stops[at]], min(FRAME, raw - at * FRAME))
+
+    parts = threads.spread(inflate, range(len(sizes)))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _inflate(decompressor: zstandard.ZstdDecompressor, frame: memoryview, raw: int) -> bytes:
+def _compress(raw: memoryview) -> bytes:
+    return _here.compressor.compress(raw)
+
+
+def _inflate(frame: memoryview, raw: int) -> bytes:
     try:
         parameters = zstandard.get_frame_parameters(frame)
         if (
@@ -79,7 +94,7 @@ def _inflate(decompressor: zstandard.ZstdDecompressor, frame: memoryview, raw: i
             or parameters.dict_id != 0
         ):
             raise BadShard(f"a frame is not a zstd frame of {raw} bytes")
-        inflated = decompressor.decompress(frame, allow_extra_data=False)
+        inflated = _here.decompressor.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BadShard(f"a frame does not inflate: {error}") from error
     if len(inflated) != raw:
