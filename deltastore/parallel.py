@@ -1,4 +1,4 @@
-"""What waits for a store, side by side with a bounded number in flight; inline where that would spoil determinism.
+"""Waiting for stores side by side, with few in flight; inline where that would spoil determinism.
 
 Computing in between is for `threads`: whoever works here takes one of its cores for it.
 """

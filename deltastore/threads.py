@@ -2,7 +2,7 @@
 
 There are as many as cores, of which a thread that computes holds one. Whoever has several pieces of work does
 them itself, in order, and is helped by as many threads as there are idle cores. Nobody waits for help, only for
-a piece that another thread has begun: so work may be spread inside of spread work, and cannot deadlock.
+a piece that another has begun: so work may be spread inside of spread work, and cannot deadlock.
 """
 
 from __future__ import annotations

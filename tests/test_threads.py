@@ -1,4 +1,4 @@
-"""Work is spread over as many threads as there are cores, in order, and never goes on behind the caller's back."""
+"""Work is spread over the cores, in order, and never goes on behind the caller's back."""
 
 from __future__ import annotations
 
@@ -64,7 +64,11 @@ def test_a_stream_of_work_is_begun_while_more_is_drawn(cores: Callable[[int], No
         assert begun.wait(WAIT)
         yield 1
 
-    assert list(threads.flow(lambda i: begun.set() or i, items(), budget=10)) == [0, 1]
+    def work(i: int) -> int:
+        begun.set()
+        return i
+
+    assert list(threads.flow(work, items(), budget=10)) == [0, 1]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
@@ -87,7 +91,8 @@ def test_work_inside_of_work_neither_blocks_nor_takes_more_cores(
 
     with ThreadPoolExecutor(6) as waiting:
         found = list(waiting.map(worker, range(12), timeout=WAIT))
-    assert found == [[[sum(range(k % 50)) for k in range(j, j + 20)] for j in range(i, i + 10)] for i in range(12)]
+    values = [sum(range(k % 50)) for k in range(60)]
+    assert found == [[values[j : j + 20] for j in range(i, i + 10)] for i in range(12)]
     assert gauge.most <= count
 
 

@@ -170,8 +170,7 @@ class Producer:
                 if candidate.schema != self._snapshot.base.schema:
                     return self._anchor(candidate, saying)
                 return self._delta(term, _owned(candidate), saying, keep=True)
-            schema = self._snapshot.base.schema
-            tensors = self._intake.conform(weights, schema, partial=partial)
+            tensors = self._intake.conform(weights, self._snapshot.base.schema, partial=partial)
             return self._delta(term, tensors, saying, keep=stable(weights))
 
     def reset(self, weights: Weights, *, step: int, user: Mapping[str, Value] | None = None) -> Publication:
@@ -259,8 +258,7 @@ class Producer:
                 return self._anchor(candidate, saying)
             tensors = _owned(candidate)
         self._anchors.resume(head)
-        keep = new_schema or stable(weights)
-        return self._resume(term, head, schema, tensors, saying, partial=partial, keep=keep)
+        return self._resume(term, head, schema, tensors, saying, partial=partial, keep=stable(weights))
 
     def _resume(
         self,
@@ -292,8 +290,7 @@ class Producer:
             return self._anchor(candidate, saying)
         descriptor, state = _given(head.record.schema), _given(head.record.state)
         self._snapshot = Snapshot(found.base, descriptor, state, shard_bytes=self._shard_bytes)
-        if found.candidate is not None:
-            return self._delta(term, _owned(found.candidate), saying, keep=True)
+        tensors = tensors if found.candidate is None else _owned(found.candidate)
         return self._delta(term, tensors, saying, keep=keep)
 
     def _load_files(self, term: Term) -> None:

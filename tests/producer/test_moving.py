@@ -1,4 +1,4 @@
-"""The base moves in several threads: all of it or nothing, whatever breaks off, and however the weights come."""
+"""The base moves in several threads: all of it or nothing, whatever breaks off, however weights come."""
 
 from __future__ import annotations
 
@@ -219,7 +219,9 @@ def test_a_refused_publish_leaves_the_next_one_whole() -> None:
 
 def test_inline_workers_compare_in_the_callers_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[int] = set()
-    wrapped: dict[str, Callable[..., Any]] = {name: getattr(Ulp, name) for name in ("diff", "encode", "decode")}
+    wrapped: dict[str, Callable[..., Any]] = {
+        name: getattr(Ulp, name) for name in ("diff", "encode", "decode")
+    }
 
     def watch(name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
