@@ -1,8 +1,8 @@
 """The threads that compute: the one place that knows how many there are, and that spreads work over them.
 
 There are as many as cores, of which a thread that computes holds one. Whoever has several pieces of work does
-them itself, in order, and is helped by as many threads as there are idle cores. Nobody waits for help, only for
-a piece that another has begun: so work may be spread inside of spread work, and cannot deadlock.
+them itself, in order, and is helped by as many threads as there are idle cores. It never waits for help, only
+for a piece that another has begun: so work may be spread inside of spread work, and cannot deadlock.
 """
 
 from __future__ import annotations
