@@ -1,13 +1,18 @@
-"""Work over many items with a bounded number in flight; inline where threads would spoil determinism."""
+"""Waiting for stores side by side, with few in flight; inline where that would spoil determinism.
+
+Computing in between is for `threads`: whoever works here takes one of its cores for it.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
+from deltastore import threads
 from deltastore.errors import UsageError
 
 T = TypeVar("T")
@@ -34,7 +39,10 @@ class Workers:
         The first error is raised in its turn, after the items in flight have ended.
         """
         if self.threads == 0:
-            yield from map(work, items)
+            for item in items:
+                with self.scope():
+                    result = work(item)
+                yield result
             return
         with ThreadPoolExecutor(self.threads, thread_name_prefix="deltastore") as pool:
             flying: deque[Future[R]] = deque()
@@ -48,6 +56,10 @@ class Workers:
             finally:
                 for future in flying:
                     future.cancel()
+
+    def scope(self) -> AbstractContextManager[None]:
+        """What is computed in here, is computed in the caller's own thread where there are no others."""
+        return nullcontext() if self.threads else threads.alone()
 
 
 DEFAULT = Workers()

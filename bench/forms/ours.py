@@ -138,7 +138,7 @@ class _Sender:
     def send(self, new: Model) -> Delta:
         snapshot = self._snapshot
         before = snapshot.state
-        move = snapshot.move(_tensors(new, snapshot.base.schema), self._making, _inspect)
+        move = snapshot.move(_tensors(new, snapshot.base.schema), self._making, _inspect, keep=True)
         makes = snapshot.deltas(move, self._making)
         shards = list(self._workers.map(_made, makes))
         edge = Edge(0, before, 1, snapshot.state, tuple(shard.descriptor for shard in shards))

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from deltastore import threads
 from deltastore.codec import bundle, ctx_reading, kernels, planes
 from deltastore.codec.contexts import (
     DENSE,
@@ -107,7 +108,7 @@ class _Encoder:
     def streams(self) -> dict[str, Sequence[Stream]]:
         """The parts of each stream, in the order in which they are stored."""
         origin, dense = self._origins()
-        done = [self._encode(segment, origin, dense) for segment in self._segments]
+        done = threads.spread(lambda segment: self._encode(segment, origin, dense), self._segments)
         parts: dict[str, Sequence[Stream]] = {
             "M": [bytes([*self._modes, dense])] if self._modes else [],
             "T": [one.row.pack() for one in done],
@@ -124,7 +125,7 @@ class _Encoder:
         return parts
 
     def _origins(self) -> tuple[Bytes, int]:
-        counts = [self._count(part) for segment in self._segments for part in segment]
+        counts = threads.spread(self._count, [part for segment in self._segments for part in segment])
         none: Counts = np.empty((0, EXPONENTS), np.int64)
         lanes = np.concatenate([none, *(seen for seen, _ in counts)])
         return origins(lanes, np.concatenate([none, *(changed for _, changed in counts)]))

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from deltastore import threads
 from deltastore.codec import kernels, planes
 from deltastore.codec.bundle import Reader
 from deltastore.codec.contexts import (
@@ -66,12 +67,16 @@ def read(reader: Reader, specs: Sequence[SliceSpec], base: Base) -> Decoded:
     streams = _Streams(reader, specs, modes, found, dense)
     coded_segments = [streams.segment(segment) for segment in found]
     changes: dict[int, list[Changes]] = {i: [] for i in coded}
-    for segment, one in zip(found, coded_segments, strict=True):
+
+    def decode(at: int) -> list[Changes]:
         runs = [
             Run(base(p.index, p.start, p.stop), field_of(specs[p.index].dtype), p.of(origins))
-            for p in segment.parts
+            for p in found[at].parts
         ]
-        for part, (positions, steps) in zip(segment.parts, kernels.ctx_decode(runs, one), strict=True):
+        return kernels.ctx_decode(runs, coded_segments[at])
+
+    for segment, each in zip(found, threads.spread(decode, range(len(found))), strict=True):
+        for part, (positions, steps) in zip(segment.parts, each, strict=True):
             changes[part.index].append((positions + part.start, steps))
     done: list[Change] = []
     for i, (spec, mode) in enumerate(zip(specs, modes, strict=True)):

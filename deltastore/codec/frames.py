@@ -6,12 +6,14 @@ Sizes are compared with what they must be before anything is inflated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
 import zstandard
 
+from deltastore import threads
 from deltastore.errors import BadShard
 from deltastore.protocol import limits
 
@@ -33,6 +35,17 @@ _PARAMETERS: Final = zstandard.ZstdCompressionParameters(
 )
 
 
+class _Here(threading.local):
+    """Of each thread its own: they must not be shared."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_here: Final = _Here()
+
+
 def compress(raw: bytes | memoryview) -> tuple[bytes, list[int]]:
     """Compresses a stream that is not empty.
 
@@ -40,9 +53,7 @@ def compress(raw: bytes | memoryview) -> tuple[bytes, list[int]]:
         The frames, one after the other, and the stored size of each.
     """
     view = memoryview(raw)
-    # A compressor must not be shared between threads, and is cheap with tables this small.
-    compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS)
-    parts = [compressor.compress(view[at : at + FRAME]) for at in range(0, len(view), FRAME)]
+    parts = threads.spread(_compress, [view[at : at + FRAME] for at in range(0, len(view), FRAME)])
     return b"".join(parts), [len(part) for part in parts]
 
 
@@ -58,21 +69,28 @@ def decompress(data: memoryview, sizes: Sequence[int], raw: int) -> bytes:
         BadShard: Frames whose number, stored sizes, content sizes or window are not what they must be, or
             that do not inflate.
     """
-    parts = list(each(data, sizes, raw))
+    parts = threads.spread(_frame(data, sizes, raw), range(len(sizes)))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def each(data: memoryview, sizes: Sequence[int], raw: int) -> Iterator[bytes]:
     """Inflates a stream, each frame when it is asked for; arguments and errors as for `decompress`."""
+    return map(_frame(data, sizes, raw), range(len(sizes)))
+
+
+def _frame(data: memoryview, sizes: Sequence[int], raw: int) -> Callable[[int], bytes]:
+    """What inflates the frame of a number."""
     if len(sizes) != -(-raw // FRAME) or sum(sizes) != len(data):
         raise BadShard(f"a stream of {raw} bytes has {len(sizes)} frames in {len(data)} bytes")
-    decompressor = zstandard.ZstdDecompressor()
-    stops = accumulate(sizes)
-    for at, (stop, size) in enumerate(zip(stops, sizes, strict=True)):
-        yield _inflate(decompressor, data[stop - size : stop], min(FRAME, raw - at * FRAME))
+    stops = list(accumulate(sizes))
+    return lambda at: _inflate(data[stops[at] - sizes[at] : stops[at]], min(FRAME, raw - at * FRAME))
 
 
-def _inflate(decompressor: zstandard.ZstdDecompressor, frame: memoryview, raw: int) -> bytes:
+def _compress(raw: memoryview) -> bytes:
+    return _here.compressor.compress(raw)
+
+
+def _inflate(frame: memoryview, raw: int) -> bytes:
     try:
         parameters = zstandard.get_frame_parameters(frame)
         if (
@@ -82,7 +100,7 @@ def _inflate(decompressor: zstandard.ZstdDecompressor, frame: memoryview, raw: i
             or parameters.dict_id != 0
         ):
             raise BadShard(f"a frame is not a zstd frame of {raw} bytes")
-        inflated = decompressor.decompress(frame, allow_extra_data=False)
+        inflated = _here.decompressor.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BadShard(f"a frame does not inflate: {error}") from error
     if len(inflated) != raw:

@@ -5,15 +5,13 @@ Work is cut at blocks, so that no byte depends on the number of threads.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deltastore import threads
 from deltastore.codec import _native
 from deltastore.codec.contexts import EXPONENTS, Changes, CodedSegment, Field, Row, Run
 from deltastore.codec.types import (
@@ -32,14 +30,9 @@ from deltastore.errors import BadShard, SchemaMismatch
 from deltastore.protocol import dtypes
 from deltastore.protocol.digest import MASK, Lanes, tensor_key
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 BLOCK: Final = 1 << 18
 Bytes = NDArray[np.uint8]
 Counts = NDArray[np.int64]
-_PIECE: Final = 8 << 20
-"""Bytes of a piece of work for one thread, about; smaller ones cost more than they save."""
 _FAULTS: Final = (
     "",
     "a block does not hold as many changes as its table says",
@@ -57,18 +50,15 @@ _FAULTS: Final = (
 )
 
 
-def threads() -> int:
-    """How many threads the kernels use: `DELTASTORE_THREADS`, or all cores of this process."""
-    asked = os.environ.get("DELTASTORE_THREADS", "")
-    return max(1, int(asked)) if asked.isdigit() else len(os.sched_getaffinity(0))
-
-
 def digest(lanes: Lanes, key: int, first_word: int = 0) -> int:
     """See `protocol.digest.digest`."""
     data = np.ascontiguousarray(lanes).view(np.uint8)
-    starts = range(0, data.size, _PIECE)
-    parts = _map(lambda at: _native.digest(data[at : at + _PIECE], key, first_word + at // 8), starts)
-    return sum(parts) & MASK
+    step = threads.PIECE
+
+    def piece(at: int) -> int:
+        return _native.digest(data[at : at + step], key, first_word + at // 8)
+
+    return sum(threads.spread(piece, range(0, data.size, step))) & MASK
 
 
 def steps_diff(spec: SliceSpec, base: Lanes, new: Lanes) -> Found:
@@ -77,14 +67,14 @@ def steps_diff(spec: SliceSpec, base: Lanes, new: Lanes) -> Found:
     spec.check(new)
     spec.check_end()
     key, (mask, value) = tensor_key(spec.name), dtypes.NONFINITE.get(spec.dtype, (0, 1))
-    step = max(1, _PIECE // (BLOCK * spec.lane_bytes)) * BLOCK
+    step = max(1, threads.PIECE // (BLOCK * spec.lane_bytes)) * BLOCK
 
     def piece(at: int) -> tuple[bytes, bytes, bytes, bytes, bytes, int, int, int]:
         part = np.s_[at : at + step]
         first = spec.first_word + at * spec.lane_bytes // 8
         return _native.ulp_diff(base[part], new[part], spec.lane_bytes, key, first, mask, value)
 
-    done = _map(piece, range(0, spec.lanes, step))
+    done = threads.spread(piece, range(0, spec.lanes, step))
     streams = Streams(*(b"".join(part[i] for part in done) for i in range(5)))  # type: ignore[misc]
     changed, delta, nonfinite = (sum(part[i] for part in done) for i in (5, 6, 7))  # type: ignore[misc]
     if spec.dtype == "C64" and changed:
@@ -207,20 +197,3 @@ def ctx_decode(runs: Sequence[Run], coded: CodedSegment) -> list[Changes]:
 def _raise(spec: SliceSpec, fault: int) -> None:
     if fault:
         raise BadShard(f"slice {spec.label!r}: {_FAULTS[fault]}", tensor=spec.name)
-
-
-def _map(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Results in order; on the pool where there is more than one item and more than one thread."""
-    listed = list(items)
-    count = threads()
-    if len(listed) < 2 or count < 2:
-        return [work(item) for item in listed]
-    return list(_pool(count).map(work, listed))
-
-
-@cache
-def _pool(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="deltastore-kernel")
-
-
-os.register_at_fork(after_in_child=_pool.cache_clear)

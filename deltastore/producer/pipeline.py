@@ -14,10 +14,11 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from deltastore import threads
 from deltastore.errors import Broken, Fenced, OutcomeUnknown, Throttled, Unavailable
 from deltastore.parallel import Workers
 from deltastore.producer.term import Content, Term
@@ -193,6 +194,7 @@ class Pipeline:
             self.check()
             left = _Countdown(len(job.makes), job.encoded.set)
             futures = [self._pool.submit(self._make, make, left) for make in job.makes]
+            job.makes = ()  # with what they hold: it goes as it is encoded
         except BaseException:
             self._room.put(None)
             raise
@@ -239,12 +241,13 @@ class Pipeline:
         try:
             if self._error is not None:
                 raise Broken("an earlier version failed")
-            shard = make()
+            with threads.core():
+                shard = make()
         finally:
             if left is not None:
                 left.tick()
         self._patiently(lambda: self._store.put_object(shard.data))
-        return shard
+        return replace(shard, data=b"")  # a record only needs to describe it
 
     def _patiently(self, operation: Callable[[], T]) -> T:
         """Repeats an operation with the same bytes while its error is transient and the producer open."""

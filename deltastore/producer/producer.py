@@ -34,6 +34,7 @@ from deltastore.shards import Shard
 from deltastore.slicing import SHARD_BYTES
 from deltastore.state import HostState
 from deltastore.store import Store
+from deltastore.tensors.convert import stable
 from deltastore.tensors.host import HostTensor
 
 if TYPE_CHECKING:
@@ -168,9 +169,9 @@ class Producer:
                 candidate = self._intake.collect(weights)
                 if candidate.schema != self._snapshot.base.schema:
                     return self._anchor(candidate, saying)
-                return self._delta(term, _owned(candidate), saying)
-            schema = self._snapshot.base.schema
-            return self._delta(term, self._intake.conform(weights, schema, partial=partial), saying)
+                return self._delta(term, _owned(candidate), saying, keep=True)
+            tensors = self._intake.conform(weights, self._snapshot.base.schema, partial=partial)
+            return self._delta(term, tensors, saying, keep=stable(weights))
 
     def reset(self, weights: Weights, *, step: int, user: Mapping[str, Value] | None = None) -> Publication:
         """Publishes an anchor-only version, which depends on nothing before it; else like `publish`."""
@@ -257,7 +258,7 @@ class Producer:
                 return self._anchor(candidate, saying)
             tensors = _owned(candidate)
         self._anchors.resume(head)
-        return self._resume(term, head, schema, tensors, saying, partial=partial)
+        return self._resume(term, head, schema, tensors, saying, partial=partial, keep=stable(weights))
 
     def _resume(
         self,
@@ -268,6 +269,7 @@ class Producer:
         saying: Saying,
         *,
         partial: bool,
+        keep: bool,
     ) -> Publication:
         """Goes on behind a head that has weights."""
         found = rebuild(
@@ -288,7 +290,8 @@ class Producer:
             return self._anchor(candidate, saying)
         descriptor, state = _given(head.record.schema), _given(head.record.state)
         self._snapshot = Snapshot(found.base, descriptor, state, shard_bytes=self._shard_bytes)
-        return self._delta(term, tensors if found.candidate is None else _owned(found.candidate), saying)
+        tensors = tensors if found.candidate is None else _owned(found.candidate)
+        return self._delta(term, tensors, saying, keep=keep)
 
     def _load_files(self, term: Term) -> None:
         known = term.before.files if isinstance(term.before, VersionRecord) else {}
@@ -298,13 +301,13 @@ class Producer:
     # --- Making a version -------------------------------------------------------------------------------
 
     def _delta(
-        self, term: Term, tensors: Iterable[tuple[TensorSpec, HostTensor]], saying: Saying
+        self, term: Term, tensors: Iterable[tuple[TensorSpec, HostTensor]], saying: Saying, *, keep: bool
     ) -> Publication:
         """A version that follows from the one before it."""
         snapshot = _given(self._snapshot)
         before, base = snapshot.state, self._before(term)
         with self._moving():
-            move = snapshot.move(tensors, self._making, self._intake.check_count)
+            move = snapshot.move(tensors, self._making, self._intake.check_count, keep=keep)
             try:
                 makes = snapshot.deltas(move, self._making)
                 return self._submit(makes, saying, base=base, base_state=before)
@@ -333,7 +336,8 @@ class Producer:
     def _moving(self) -> Iterator[None]:
         """While the base moves: after an interrupt it is not known how far, and nothing is built on it."""
         try:
-            yield
+            with self._workers.scope():
+                yield
         except BaseException as error:
             if isinstance(error, Broken) or not isinstance(error, Exception):
                 _given(self._pipeline).stop(error)

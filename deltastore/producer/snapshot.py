@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from typing import Final
 
 import numpy as np
 
 from deltastore import codec as codecs
+from deltastore import threads
 from deltastore.codec.types import Delta, SliceSpec
 from deltastore.errors import Broken, DeltaStoreError
 from deltastore.protocol.descriptors import Descriptor, Slice
@@ -20,6 +24,8 @@ from deltastore.state import HostState
 from deltastore.tensors.host import HostTensor
 
 Make = Callable[[], Shard]
+_ALIVE: Final = 128 << 20
+"""Bytes of a trainer's tensors that are alive at once: they may be casts that nobody else holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +65,44 @@ class Snapshot:
         tensors: Iterable[tuple[TensorSpec, HostTensor]],
         making: Making,
         inspect: Callable[[str, int], None],
+        *,
+        keep: bool = False,
     ) -> Move:
         """Diffs tensors against the base, which moves to them; all or nothing.
+
+        Tensors are drawn and inspected in the caller's thread, and compared in several.
 
         Args:
             tensors: Tensors that own their storage, in any order, conforming to the schema.
             making: The codec that compares, in the form that it encodes.
             inspect: Called with the name of a tensor and how many of its new values are not finite; what it
                 raises undoes the move.
+            keep: Whether a tensor stays what it is while those after it are drawn. One that may not is done
+                with before the next is drawn; of others so many are alive at once as keep all cores busy.
+
+        Raises:
+            Broken: A comparison broke off in the middle; nothing can be built on the base.
         """
         slices: dict[str, list[Slice]] = {}
         for one in (one for group in self._groups for one in group):
             slices.setdefault(one.tensor.name, []).append(one)
-        move = Move(self, {})
-        compare = codecs.DELTA[making.delta].diff
+        move = Move(self, {}, codecs.DELTA[making.delta].diff)
+        parts = (
+            _Part(spec_of(one), self.base.lanes(tensor.name), host.lanes)
+            for tensor, host in tensors
+            for one in slices[tensor.name]
+        )
+        groups = threads.groups(parts, _Part.nbytes, most=threads.PIECE if keep else 0)
+        budget = min(2 * threads.count() * threads.PIECE, _ALIVE) if keep else 0
+        flow = threads.flow(move.compare, groups, budget=budget, size=lambda g: sum(map(_Part.nbytes, g)))
         try:
-            for tensor, host in tensors:
-                held = self.base.lanes(tensor.name)
-                for one in slices[tensor.name]:
-                    part = np.s_[one.start : one.stop]
-                    delta = _compared(compare, spec_of(one), held[part], host.lanes[part])
-                    move.deltas[tensor.name, one.start] = delta
-                    inspect(tensor.name, delta.nonfinite)
-        except BaseException:
+            with closing(flow) as done:
+                for delta in chain.from_iterable(done):
+                    inspect(delta.spec.name, delta.nonfinite)
+        except BaseException as error:
             move.undo()
+            if move.broken is not None and isinstance(error, Exception):
+                raise move.broken from error
             raise
         self.state = (self.state + sum(delta.state_delta for delta in move.deltas.values())) & MASK
         return move
@@ -117,28 +137,52 @@ class Snapshot:
         return make_anchor(making.anchor, schema, group, denses, nonce=making.nonce(), check=making.check)
 
 
-def _compared(
-    compare: Callable[[SliceSpec, Lanes, Lanes], Delta], spec: SliceSpec, base: Lanes, new: Lanes
-) -> Delta:
-    """Compares one slice; what breaks off in the middle leaves a base that nothing can be built on."""
-    try:
-        return compare(spec, base, new)
-    except DeltaStoreError:
-        raise
-    except Exception as error:
-        raise Broken(
-            f"comparing tensor {spec.label!r} broke off: {error!r}",
-            hint="Nothing was published; close this producer and open a new one",
-            tensor=spec.name,
-        ) from error
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A slice to compare: the lanes of its whole tensor in the base, and the new ones."""
+
+    spec: SliceSpec
+    base: Lanes
+    new: Lanes
+
+    def nbytes(self) -> int:
+        return self.spec.nbytes
 
 
 @dataclass(slots=True)
 class Move:
-    """What moved the base, slice by slice."""
+    """What moved the base, slice by slice.
+
+    Attributes:
+        snapshot: Whose base.
+        deltas: By tensor and first lane.
+        diff: How they are compared.
+        broken: Why the base is not known any more, if it is not.
+    """
 
     snapshot: Snapshot
     deltas: dict[tuple[str, int], Delta]
+    diff: Callable[[SliceSpec, Lanes, Lanes], Delta]
+    broken: Broken | None = None
+
+    def compare(self, parts: list[_Part]) -> list[Delta]:
+        """Compares some slices, in any thread; each is noted as soon as the base has moved."""
+        return [self._compare(part.spec, part.base, part.new) for part in parts]
+
+    def _compare(self, spec: SliceSpec, base: Lanes, new: Lanes) -> Delta:
+        part = np.s_[spec.start : spec.stop]
+        try:
+            delta = self.deltas[spec.name, spec.start] = self.diff(spec, base[part], new[part])
+        except DeltaStoreError:
+            raise
+        except Exception as error:
+            self.broken = Broken(
+                f"comparing tensor {spec.label!r} broke off: {error!r}",
+                hint="Nothing was published; close this producer and open a new one",
+                tensor=spec.name,
+            )
+            raise self.broken from error
+        return delta
 
     def undo(self) -> None:
         """Takes the base back to where it was."""

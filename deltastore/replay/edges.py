@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
-from deltastore import codec
+from deltastore import codec, threads
 from deltastore.codec import kernels
 from deltastore.codec.types import Base, Change, Positions, SliceSpec, Whole
 from deltastore.errors import BadEdge, BadShard, Diverged, IntegrityError, LimitExceeded, NotFound
@@ -123,7 +124,7 @@ class Replay:
         source = None if edge.is_anchor else overlay
         parts: dict[str, list[tuple[SliceSpec, Patch]]] = {}
         wanted = [shard for shard in edge.shards if self._touches(shard, names)]
-        for done in self.workers.map(lambda shard: self._shard(shard, source, names), wanted):
+        for done in self.workers.map(lambda shard: self._fetched(shard, source, names), wanted):
             for spec, patch in done:
                 parts.setdefault(spec.name, []).append((spec, patch))
         for name in sorted(parts):
@@ -132,16 +133,22 @@ class Replay:
     def _touches(self, shard: ShardDescriptor, names: Collection[str] | None) -> bool:
         return names is None or any(one.tensor.name in names for one in resolve(self.schema, shard.slices))
 
-    def _shard(
+    def _fetched(
         self, shard: ShardDescriptor, source: Reader | None, names: Collection[str] | None
     ) -> list[tuple[SliceSpec, Patch]]:
-        """Fetches and decodes one shard and checks what it does to the digest (DS-READ-4).
+        data = self.fetch(shard)
+        with threads.core():
+            return self._shard(shard, data, source, names)
+
+    def _shard(
+        self, shard: ShardDescriptor, data: bytes, source: Reader | None, names: Collection[str] | None
+    ) -> list[tuple[SliceSpec, Patch]]:
+        """Decodes one shard and checks what it does to the digest (DS-READ-4).
 
         Slice by slice where the shard declares that; in sum where all slices are evaluated.
         """
         slices = list(resolve(self.schema, shard.slices))
         specs = [spec_of(one) for one in slices]
-        data = self.fetch(shard)
         try:
             base = None if source is None else _base_of(source, specs)
             decoded = codec.decode(shard.codec, data, specs, raw_size=shard.raw_size, base=base)
@@ -151,14 +158,18 @@ class Replay:
         declared = [delta for delta in decoded.deltas if delta is not None]
         if len(declared) == len(slices) and sum(declared) & MASK != shard.state_delta:
             raise BadShard(f"shard {shard.sha256}: its slices do not add up to its descriptor's digest")
+        wanted = [at for at, spec in enumerate(specs) if names is None or spec.name in names]
         patches = []
-        total, complete = 0, True
-        for one, spec, change, said in zip(slices, specs, decoded.changes, decoded.deltas, strict=True):
-            if names is not None and spec.name not in names:
-                complete = False
-                continue
-            patch, delta = _evaluate(one, spec, change, source)
-            if said not in {None, delta}:
+        total, complete = 0, len(wanted) == len(slices)
+
+        def evaluate(group: list[int]) -> list[tuple[Patch | None, int]]:
+            return [_evaluate(slices[at], specs[at], decoded.changes[at], source) for at in group]
+
+        groups = threads.groups(wanted, lambda at: specs[at].nbytes)
+        done = chain.from_iterable(threads.spread(evaluate, groups))
+        for at, (patch, delta) in zip(wanted, done, strict=True):
+            spec = specs[at]
+            if decoded.deltas[at] not in {None, delta}:
                 raise _misfit(f"tensor {spec.label!r}", shard=shard.sha256, tensor=spec.name)
             total += delta
             if patch is not None:
@@ -205,14 +216,19 @@ def _evaluate(one: Slice, spec: SliceSpec, change: Change, source: Reader | None
     view = held.view(spec.name)
     if view is not None:
         values, delta = kernels.patch(spec, view[spec.start : spec.stop], change)
-        return Patch(one.tensor, change.positions + spec.start, values), delta
+        return Patch(one.tensor, _placed(change.positions, spec), values), delta
 
     def read(positions: Positions) -> Lanes:
         return held.gather(spec.name, positions + spec.start)
 
     gathered = kernels.gather_words(spec, read, change.positions)
     values = kernels.new_bits(change, gathered.old)
-    return Patch(one.tensor, change.positions + spec.start, values), gathered.delta(values)
+    return Patch(one.tensor, _placed(change.positions, spec), values), gathered.delta(values)
+
+
+def _placed(positions: Positions, spec: SliceSpec) -> Positions:
+    """Positions of a slice as those of its tensor."""
+    return positions + spec.start if spec.start else positions
 
 
 def _join(parts: list[tuple[SliceSpec, Patch]], source: Reader | None) -> Patch:

@@ -13,6 +13,7 @@ import pytest
 from codec_samples import STYLES, pair, part_spec, random_lanes, whole_spec
 from numpy.typing import NDArray
 
+from deltastore import threads as threading
 from deltastore.codec import kernels, twin, twin_steps
 from deltastore.codec.types import Coded, Diff, SliceSpec, Sparse, Streams
 from deltastore.errors import BadShard, SchemaMismatch, Unsupported
@@ -40,8 +41,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """So many threads, and pieces of work that are small enough for all of them."""
     count = str(request.param)
     monkeypatch.setenv("DELTASTORE_THREADS", count)
-    if BUILT:
-        monkeypatch.setattr(native, "_PIECE", 1 << 18)
+    monkeypatch.setattr(threading, "PIECE", 1 << 18)
     return count
 
 

@@ -1,7 +1,8 @@
 /* Compare, encode as `ulp`, move the base and keep the digest up to date, in one pass (spec, Codec ulp). */
 #include "diff.h"
 
-#define CHUNK ((size_t)32768) /* bytes of each stream that are compared, then encoded while they are in the cache */
+#define CHUNK ((size_t)8192) /* bytes of each stream that are compared, then encoded while they are in the cache */
+#define AHEAD ((size_t)2048) /* bytes that are fetched before they are compared: the memory works while we encode */
 
 /* Bit i says whether lane i of 64 differs. */
 #if defined(__SSE2__)
@@ -52,6 +53,10 @@ static inline unsigned popcount(uint64_t x) {
 static inline size_t find(const uint8_t *a, const uint8_t *b, size_t lanes, size_t width, uint16_t *found) {
     size_t n = 0, at = 0;
     for (; at + 64 <= lanes; at += 64) {
+        for (size_t line = 0; line < width; line++) {
+            __builtin_prefetch(a + at * width + 64 * line + AHEAD, 1);
+            __builtin_prefetch(b + at * width + 64 * line + AHEAD);
+        }
         uint64_t mask = differing(a + at * width, b + at * width, width);
         unsigned count = popcount(mask);
         for (int k = 0; k < 4; k++) {

@@ -120,21 +120,20 @@ typedef struct {
     uint64_t changed;
 } ds_ulp;
 
-/* Where the streams of the block that is written have come to. */
+/* Where the streams of the block that is written have come to; its codes are a byte each until it ends. */
 typedef struct {
     uint8_t *gaps, *codes, *near, *far;
     size_t next;
-    uint32_t changes, acc;
 } ds_cursor;
 
 /* Room for the worst block: every lane changed, or one at the end of the longest gap. */
 static inline int ds_start(ds_ulp *out, size_t lanes, size_t width, ds_cursor *c) {
     if (!ds_reserve(&out->table, 16) || !ds_reserve(&out->gaps, lanes + DS_BLOCK / 255 + 1) ||
-        !ds_reserve(&out->codes, lanes / 4 + 1) || !ds_reserve(&out->near, lanes + 1) ||
+        !ds_reserve(&out->codes, lanes + 3) || !ds_reserve(&out->near, lanes + 1) ||
         !ds_reserve(&out->far, lanes * width))
         return 0;
     *c = (ds_cursor){out->gaps.data + out->gaps.len, out->codes.data + out->codes.len,
-                     out->near.data + out->near.len, out->far.data + out->far.len, 0, 0, 0};
+                     out->near.data + out->near.len, out->far.data + out->far.len, 0};
     return 1;
 }
 
@@ -144,20 +143,14 @@ static inline void ds_emit(ds_cursor *c, size_t lane, uint64_t step, size_t widt
     c->next = lane + 1;
     for (; gap >= 255; gap -= 255) *c->gaps++ = 255;
     *c->gaps++ = (uint8_t)gap;
-    uint32_t up = step == 1, escape = !(up | (step == ds_width_mask(width)));
-    uint64_t z = ds_zigzag(step, width) - 3;
-    uint32_t wide = escape & (z >= 255);
-    *c->near = wide ? 255 : (uint8_t)z;
-    c->near += escape;
-    if (wide) {
+    uint64_t z = ds_zigzag(step, width);
+    *c->codes++ = z < 3 ? (uint8_t)(z - 1) : 2;
+    *c->near = z < 258 ? (uint8_t)(z - 3) : 255;
+    c->near += z >= 3;
+    if (z >= 258) {
         ds_store(c->far, step, width);
         c->far += width;
     }
-    c->acc |= (up | escape << 1) << (2 * (c->changes & 3));
-    *c->codes = (uint8_t)c->acc;
-    uint32_t full = (++c->changes & 3) == 0;
-    c->codes += full;
-    c->acc = full ? 0 : c->acc;
 }
 
 static inline uint32_t ds_took(ds_buf *b, const uint8_t *end) {
@@ -166,15 +159,21 @@ static inline uint32_t ds_took(ds_buf *b, const uint8_t *end) {
     return (uint32_t)n;
 }
 
-/* Ends the block and writes its row of the table. */
+/* Ends the block, packs its codes and writes its row of the table. */
 static inline void ds_end(ds_ulp *out, ds_cursor *c, size_t width) {
-    c->codes += (c->changes & 3) != 0;
-    uint32_t row[4] = {ds_took(&out->gaps, c->gaps), c->changes, ds_took(&out->near, c->near), 0};
-    ds_took(&out->codes, c->codes);
+    uint8_t *codes = out->codes.data + out->codes.len;
+    uint32_t changes = (uint32_t)(c->codes - codes), row[4];
+    memset(c->codes, 0, 3);
+    for (size_t i = 0; 4 * i < changes; i++)
+        codes[i] = (uint8_t)(codes[4 * i] | codes[4 * i + 1] << 2 | codes[4 * i + 2] << 4 | codes[4 * i + 3] << 6);
+    out->codes.len += (changes + 3) / 4;
+    row[0] = ds_took(&out->gaps, c->gaps);
+    row[1] = changes;
+    row[2] = ds_took(&out->near, c->near);
     row[3] = ds_took(&out->far, c->far) / (uint32_t)width;
     memcpy(out->table.data + out->table.len, row, 16);
     out->table.len += 16;
-    out->changed += c->changes;
+    out->changed += changes;
 }
 
 int ds_ulp_widen(const uint8_t *gaps, size_t count, uint8_t *table, size_t blocks, ds_buf *low, ds_buf *high);
