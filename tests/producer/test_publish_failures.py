@@ -227,6 +227,7 @@ class Wrong:
 
     id = "ulp"
     kind = "delta"
+    reads_base = False
 
     def __init__(self, spoil: Callable[[list[Steps]], list[Steps]]) -> None:
         self._spoil = spoil
@@ -235,7 +236,7 @@ class Wrong:
         self.diff = self._inner.diff
         self.unchanged = self._inner.unchanged
 
-    def encode(self, diffs: list[Steps], *, nonce: bytes) -> Encoded:
+    def encode(self, diffs: list[Steps], *, nonce: bytes, **_base: object) -> Encoded:
         return self._inner.encode(self._spoil(diffs), nonce=nonce)
 
 
