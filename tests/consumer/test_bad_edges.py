@@ -381,7 +381,7 @@ def test_a_damaged_record_on_the_way_only_means_a_detour(store: Store) -> None:
         consumer(store, blank(states[0])).stage(3)
 
 
-@pytest.mark.parametrize("codec_id", ["ulp", "abs", "coo"])
+@pytest.mark.parametrize("codec_id", ["ulp", "ctx", "abs", "coo"])
 def test_a_delta_that_was_made_for_another_base_is_refused(store: Store, codec_id: str) -> None:
     """A record whose shards belong to another step, as after a mix-up of uploads."""
     states = [small(), stepped(small(), 1), stepped(small(), 2)]
@@ -401,4 +401,4 @@ def test_a_delta_that_was_made_for_another_base_is_refused(store: Store, codec_i
     with pytest.raises(NoPath):
         reader.update()
     assert all_bits(target) == all_bits(states[1])
-    assert set(codec.DELTA) == {"ulp", "abs", "coo"}
+    assert set(codec.DELTA) == {"ulp", "ctx", "abs", "coo"}

@@ -29,17 +29,20 @@ class Silent:
 
     id = "ulp"
     kind = "delta"
+    reads_base = False
     diff = staticmethod(ULP.diff)
     unchanged = staticmethod(ULP.unchanged)
 
     def __init__(self, off: int = 0) -> None:
         self.off = off
 
-    def encode(self, deltas: Sequence[Any], *, nonce: bytes) -> Encoded:
+    def encode(self, deltas: Sequence[Any], *, nonce: bytes, base: object = None) -> Encoded:
         encoded = ULP.encode(deltas, nonce=nonce)
         return replace(encoded, state_delta=(encoded.state_delta + self.off) & MASK)
 
-    def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
+    def decode(
+        self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int, base: object = None
+    ) -> Decoded:
         changes = ULP.decode(data, specs, raw_size=raw_size).changes
         return Decoded(changes, [None] * len(changes))
 
