@@ -22,7 +22,7 @@ def add_anchor(
     store: Store,
     target: Slot,
     *,
-    codec: str = "plain",
+    codec: str = "plane",
     external: HostState | None = None,
     workers: Workers = DEFAULT,
     shard_bytes: int = SHARD_BYTES,

@@ -85,7 +85,7 @@ class Producer:
         dtypes: Literal["base"] | Mapping[str, str] = "base",
         export: Callable[[str], str | None] | None = None,
         codec: str = "ulp",
-        anchor_codec: str = "plain",
+        anchor_codec: str = "plane",
         anchors: anchoring.AnchorPolicy | None = anchoring.DEFAULT,
         takeover: bool = False,
         on_nonfinite: OnNonFinite = "raise",

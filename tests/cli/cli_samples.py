@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 from typer.testing import CliRunner, Result
 
-from deltastore import Producer, Store, codec
+from deltastore import Producer, Store
 from deltastore.cli.app import app
 from deltastore.maintenance.anchors import add_anchor
+from deltastore.maintenance.skips import add_skip
 from deltastore.protocol import keys
-from deltastore.protocol.edges import Edge, EdgeRecord
 from deltastore.protocol.records import Tombstone
-from deltastore.replay import schema_of, state_at
-from deltastore.shards import make_delta, spec_of
-from deltastore.slicing import cut
 from deltastore.tensors.host import HostTensor
 
 Weights = dict[str, HostTensor]
@@ -83,28 +80,9 @@ def build(root: Path) -> dict[int, Mapping[str, bytes]]:
                 producer.publish(weights, step=step, user={"loss": 1 / version}).result(60)
                 bits[version] = {name: tensor.lanes.tobytes() for name, tensor in weights.items()}
     add_anchor(store, store.log.require(ANCHORED))
-    add_skip(store, ANCHORED, SKIPPED)
+    add_skip(store, store.log.require(SKIPPED), ANCHORED)
     collect(store, COLLECTED)
     return bits
-
-
-def add_skip(store: Store, base: int, target: int) -> None:
-    """Adds an edge between two versions that are not neighbours."""
-    slot = store.log.require(target)
-    schema = schema_of(store, slot)
-    before, after = state_at(store, store.log.require(base)), state_at(store, slot)
-    states = before.digest(), after.digest()
-    shards = []
-    for group in cut(schema):
-        diffs = []
-        for one in group:
-            name = one.tensor.name
-            diffs.append(codec.DELTA["ulp"].diff(spec_of(one), before.lanes(name), after.lanes(name)))
-        shard = make_delta("ulp", schema, group, diffs, nonce=bytes(16), check=True)
-        store.put_object(shard.data)
-        shards.append(shard.descriptor)
-    edge = Edge(base, states[0], target, states[1], tuple(shards))
-    store.add_edge(EdgeRecord(store=store.identity.store, schema=schema.sha256, edge=edge))
 
 
 def collect(store: Store, version: int) -> None:

@@ -334,7 +334,7 @@ def test_unknown_codecs_do_not_exist(store: Store) -> None:
     anchored(store, 4)
     edge = record(store, 4).embedded
     assert edge is not None
-    for name in ("ctx", "plain"):
+    for name in ("lz77", "plain"):
         rewrite_log(store, 4, edges=(replace(edge, shards=(replace(edge.shards[0], codec=name),)),))
         target = blank(states[0])
         reader = consumer(store, target)

@@ -311,7 +311,7 @@ def test_a_wrong_anchor_never_gets_into_the_log(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(codec, "ANCHOR", {"plain": WrongPlain()})
     store = new_store()
     with pytest.raises(BadShard):
-        producer(store).publish(small(), step=0).result(0)
+        producer(store, anchor_codec="plain").publish(small(), step=0).result(0)
     assert store.find().state is None
 
 
