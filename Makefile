@@ -8,9 +8,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --require-virtualenv
 INPUTS := pyproject.toml constraints.txt $(wildcard deltastore/codec/native/*)
 BENCH := .venv-bench
+FUZZ := .venv-fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench fmt clean
+.PHONY: help demo test check fuzz sanitize bench fmt clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -35,6 +36,12 @@ check: $(VENV)/.dev ## Lint, formatting and types, of the package, of the bench 
 		echo "mypy --strict $$part"; MYPYPATH=tests:$$part $(BIN)/mypy --strict $$part || exit 1; \
 	done
 
+fuzz: $(FUZZ)/.done ## Feed hostile input to readers and kernels for 5 minutes (ARGS="--seconds 60"; see tests/fuzz)
+	PYTHONPATH=tests $(FUZZ)/bin/python tests/fuzz/fuzz_run.py $(ARGS)
+
+sanitize: $(VENV)/.dev ## Run tests of the codecs with kernels that AddressSanitizer and UBSan watch
+	$(BIN)/python tests/fuzz/fuzz_sanitize.py $(ARGS)
+
 bench: $(BENCH)/.done ## Measure against peers and limits (about an hour; ARGS=--quick: 2 minutes)
 	$(BENCH)/bin/python -m bench $(ARGS)
 
@@ -43,7 +50,7 @@ fmt: $(VENV)/.dev ## Format, and fix what the linter can fix
 	$(BIN)/ruff format
 
 clean: ## Remove the environment and everything that was generated
-	rm -rf $(VENV) $(BENCH) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-store
+	rm -rf $(VENV) $(BENCH) $(FUZZ) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-store
 	rm -f deltastore/codec/_native*.so
 	find deltastore tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -64,6 +71,13 @@ $(VENV)/.demo: $(INPUTS) | $(VENV)/.python
 $(VENV)/.dev: $(INPUTS) | $(VENV)/.python
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[cli,torch,dev]'
 	@touch $@ $(VENV)/.demo
+
+# Without atheris the targets in Python are still run, blindly.
+$(FUZZ)/.done: $(INPUTS)
+	$(PYTHON) -m venv $(FUZZ)
+	$(FUZZ)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable .
+	-$(FUZZ)/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: 'atheris>=3,<4'
+	@touch $@
 
 $(BENCH)/.done: bench/requirements.txt $(INPUTS)
 	$(PYTHON) -m venv $(BENCH)

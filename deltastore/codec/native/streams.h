@@ -22,7 +22,8 @@ typedef enum {
     DS_MEMORY
 } ds_fault;
 
-/* `low` alone for 8-bit gaps, with `high` for 16-bit ones; `table` has four u32 per block. */
+/* `low` alone for 8-bit gaps, with `high` for 16-bit ones; `table` has four u32 per block. No other pointer is NULL,
+ * even where nothing is behind it. */
 typedef struct {
     const uint8_t *table;
     size_t blocks, lanes, width;

@@ -1,0 +1,27 @@
+/* Positions inside the lanes, in any order: no access outside; ascending ones move the digest as was said. */
+#include "fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    input in = {data, size};
+    unsigned how = (unsigned)number(&in, 1);
+    size_t width = (size_t)1 << (how & 3), count = 1 + number(&in, 1), bytes = count * width;
+    size_t changes = number(&in, 1);
+    int64_t positions[255];
+    int ascending = 1;
+    for (size_t i = 0; i < changes; i++) {
+        positions[i] = (int64_t)(how & 8 ? (i ? (size_t)positions[i - 1] + 1 + number(&in, 1) % 4 : number(&in, 1))
+                                         : number(&in, 1));
+        if ((size_t)positions[i] >= count) changes = i;
+        if (i && i < changes) ascending &= positions[i] > positions[i - 1];
+    }
+    change c = {changes, malloc(8 * changes + !changes), take(&in, changes * width)};
+    memcpy(c.positions, positions, 8 * changes);
+    uint8_t *lanes = noise(bytes, number(&in, 1)), *bits = malloc(changes * width + !changes);
+    ds_patch(lanes, bytes, width, c.positions, c.steps, changes, how >> 2 & 1, KEY, number(&in, 8), bits);
+    ds_scatter(lanes, width, c.positions, bits, changes);
+    if (ascending) apply(&c, lanes, count, width);
+    free_change(&c);
+    free(lanes);
+    free(bits);
+    return 0;
+}
