@@ -22,9 +22,9 @@ help: ## Show this list
 demo: $(VENV)/.demo ## Train a small model by RL, ship every step through a store, check the servers bit for bit
 	$(BIN)/deltastore demo $(ARGS)
 
-test: $(VENV)/.dev ## Run all tests, and those of codecs, producer and consumer again with the numpy kernels
+test: $(VENV)/.dev ## Run all tests, and those that compare weights again with the numpy kernels
 	$(BIN)/python -m pytest -q $(ARGS)
-	DELTASTORE_KERNELS=numpy $(BIN)/python -m pytest -q tests/codec tests/producer tests/consumer $(ARGS)
+	DELTASTORE_KERNELS=numpy $(BIN)/python -m pytest -q tests/codec tests/tensors tests/producer tests/consumer $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting and types, of the package, of the bench and of the tests
 	$(BIN)/ruff check

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from deltastore.codec import kernels
-from deltastore.codec.types import Positions, uint
+from deltastore.codec.types import Positions, SliceSpec, Sparse, uint
 from deltastore.protocol.digest import MASK, Lanes, tensor_key
 from deltastore.protocol.schema import Schema, TensorSpec
 from deltastore.tensors.host import HostTensor
@@ -32,6 +32,53 @@ class Reader(Protocol):
     def view(self, name: str) -> Lanes | None:
         """All lanes of a tensor as they lie in host memory, or None if they do not lie there in a row."""
         ...
+
+
+@runtime_checkable
+class Local(Protocol):
+    """A reader that can work where its bits lie, on a device say, so that they need not be read."""
+
+    def evaluate(self, spec: SliceSpec, change: Sparse) -> tuple[Lanes, int]:
+        """New bits of a change to a slice, and what they do to the digest; nothing is written."""
+        ...
+
+    def slice_digest(self, spec: SliceSpec) -> int:
+        """The digest of a slice."""
+        ...
+
+
+def evaluate(reader: Reader, spec: SliceSpec, change: Sparse) -> tuple[Lanes, int]:
+    """New bits of a change to what a reader holds, and what they do to the digest; nothing is written."""
+    if isinstance(reader, Local):
+        return reader.evaluate(spec, change)
+    return evaluate_here(reader, spec, change)
+
+
+def evaluate_here(reader: Reader, spec: SliceSpec, change: Sparse) -> tuple[Lanes, int]:
+    """The same, from lanes in host memory."""
+    view = reader.view(spec.name)
+    if view is not None:
+        return kernels.patch(spec, view[spec.start : spec.stop], change)
+
+    def read(positions: Positions) -> Lanes:
+        return reader.gather(spec.name, positions + spec.start)
+
+    gathered = kernels.gather_words(spec, read, change.positions)
+    values = kernels.new_bits(change, gathered.old)
+    return values, gathered.delta(values)
+
+
+def slice_digest(reader: Reader, spec: SliceSpec) -> int:
+    """The digest of a slice of what a reader holds."""
+    if isinstance(reader, Local):
+        return reader.slice_digest(spec)
+    return digest_here(reader, spec)
+
+
+def digest_here(reader: Reader, spec: SliceSpec) -> int:
+    """The same, from lanes in host memory."""
+    lanes = np.ascontiguousarray(reader.read(spec.name, spec.start, spec.stop))
+    return kernels.digest(lanes, tensor_key(spec.name), spec.first_word)
 
 
 class HostState:
@@ -85,11 +132,7 @@ class HostState:
 
 def digest_of(reader: Reader, schema: Schema) -> int:
     """The state digest of whatever a reader holds, from every byte (DS-DIGEST-4)."""
-    total = 0
-    for tensor in schema.owners:
-        lanes = np.ascontiguousarray(reader.read(tensor.name, 0, tensor.lanes))
-        total += kernels.digest(lanes, tensor_key(tensor.name))
-    return total & MASK
+    return sum(slice_digest(reader, SliceSpec.of(tensor)) for tensor in schema.owners) & MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +225,18 @@ class Overlay:
         if patch is None:
             return self._under(name).view(name)
         return patch.values if patch.positions is None else None
+
+    def evaluate(self, spec: SliceSpec, change: Sparse) -> tuple[Lanes, int]:
+        """See `Local.evaluate`."""
+        if spec.name in self.patches:
+            return evaluate_here(self, spec, change)
+        return evaluate(self._under(spec.name), spec, change)
+
+    def slice_digest(self, spec: SliceSpec) -> int:
+        """See `Local.slice_digest`."""
+        if spec.name in self.patches:
+            return digest_here(self, spec)
+        return slice_digest(self._under(spec.name), spec)
 
     def put(self, patch: Patch) -> None:
         """Lays a patch over what is there."""

@@ -65,7 +65,9 @@ THIRD_PARTY: Mapping[str, frozenset[str]] = {
 }
 """What a layer may import from other distributions; layers that are not listed need none."""
 
-TORCH_MODULES = frozenset({"deltastore.tensors.torch", "deltastore.consumer.torch_places"})
+TORCH_MODULES = frozenset(
+    {"deltastore.tensors.torch", "deltastore.tensors.device", "deltastore.consumer.torch_places"}
+)
 """These import torch when they are imported: nobody but each other may import them before they are needed."""
 
 

@@ -19,6 +19,7 @@ from bench.forms.base import Message, Missing
 from bench.model import Model
 from deltastore.codec import ANCHOR, DELTA, kernels
 from deltastore.parallel import INLINE, Workers
+from deltastore.producer.private import PrivateState
 from deltastore.producer.snapshot import Making, Snapshot
 from deltastore.protocol import digest as state_digest
 from deltastore.protocol.descriptors import Descriptor
@@ -131,7 +132,7 @@ class _Sender:
         state = state_of(held)
         schema = Descriptor(state.schema.sha256, len(state.schema.data))
         self._held = held
-        self._snapshot = Snapshot(state, schema, state.digest(), shard_bytes=SHARD_BYTES)
+        self._snapshot = Snapshot(PrivateState.of(state), schema, state.digest(), shard_bytes=SHARD_BYTES)
         self._making = Making(form.codec, "plain", form.check, lambda: bytes(16))
         self._workers = _workers(cores)
 
@@ -196,7 +197,7 @@ class OurAnchor:
         """See `AnchorForm`; digests and the SHA-256 of the shards are in the time."""
         state = state_of(model)
         schema = Descriptor(state.schema.sha256, len(state.schema.data))
-        snapshot = Snapshot(state, schema, 0, shard_bytes=SHARD_BYTES)
+        snapshot = Snapshot(PrivateState.of(state), schema, 0, shard_bytes=SHARD_BYTES)
         making = Making("ulp", self.codec, check=False, nonce=lambda: bytes(16))
         shards = list(_workers(cores).map(_made, snapshot.anchors(making)))
         total = sum(shard.descriptor.state_delta for shard in shards) & MASK

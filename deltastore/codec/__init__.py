@@ -12,9 +12,10 @@ from typing import Any, Final
 from deltastore.codec.abs import Abs
 from deltastore.codec.coo import Coo
 from deltastore.codec.ctx import Ctx
+from deltastore.codec.interface import AnchorCodec, DeltaCodec
 from deltastore.codec.plain import Plain
 from deltastore.codec.plane import Plane
-from deltastore.codec.types import AnchorCodec, Base, Decoded, DeltaCodec, SliceSpec
+from deltastore.codec.types import Base, Decoded, SliceSpec
 from deltastore.codec.ulp import Ulp
 from deltastore.errors import Unsupported
 

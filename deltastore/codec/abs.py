@@ -5,7 +5,7 @@ Applying twice does no harm, and needs no exact base.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from deltastore.codec import gaps, kernels, planes
 from deltastore.codec.kernels import Bytes, Counts
 from deltastore.codec.planes import Take
-from deltastore.codec.types import Base, Change, Decoded, Diff, Encoded, SliceSpec, Sparse
+from deltastore.codec.types import Base, Change, CopyWhole, Decoded, Diff, Encoded, SliceSpec, Sparse
 from deltastore.protocol.digest import Lanes
 
 
@@ -60,6 +60,10 @@ class Abs:
     def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> Diff:
         """See `DeltaCodec.diff`."""
         return kernels.diff(spec, base, new)
+
+    def of(self, spec: SliceSpec, parts: Iterable[Diff], whole: CopyWhole) -> Diff:
+        """See `DeltaCodec.of`."""
+        return Diff.joined(spec, parts, whole)
 
     def unchanged(self, spec: SliceSpec) -> Diff:
         """See `DeltaCodec.unchanged`."""

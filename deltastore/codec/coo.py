@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from deltastore.codec import kernels, shard
-from deltastore.codec.types import Base, Decoded, Diff, Encoded, SliceSpec, Sparse
+from deltastore.codec.types import Base, CopyWhole, Decoded, Diff, Encoded, SliceSpec, Sparse
 from deltastore.errors import BadShard, Unsupported
 from deltastore.protocol.digest import MASK, Lanes
 
@@ -30,6 +30,10 @@ class Coo:
     def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> Diff:
         """See `DeltaCodec.diff`."""
         return kernels.diff(spec, base, new)
+
+    def of(self, spec: SliceSpec, parts: Iterable[Diff], whole: CopyWhole) -> Diff:
+        """See `DeltaCodec.of`."""
+        return Diff.joined(spec, parts, whole)
 
     def unchanged(self, spec: SliceSpec) -> Diff:
         """See `DeltaCodec.unchanged`."""

@@ -5,7 +5,7 @@ Writing and reading scan the base once. A shard has no digests of its slices: it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,7 +25,7 @@ from deltastore.codec.contexts import (
     segments,
 )
 from deltastore.codec.kernels import Bytes, Counts
-from deltastore.codec.types import Base, Decoded, Encoded, SliceSpec, Stream
+from deltastore.codec.types import Base, CopyWhole, Decoded, Diff, Encoded, SliceSpec, Stream
 from deltastore.codec.ulp import Steps, Ulp
 from deltastore.errors import BadShard, UsageError
 from deltastore.protocol.digest import Lanes
@@ -43,6 +43,10 @@ class Ctx:
     def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> Steps:
         """See `DeltaCodec.diff`."""
         return _ULP.diff(spec, base, new)
+
+    def of(self, spec: SliceSpec, parts: Iterable[Diff], whole: CopyWhole) -> Steps:
+        """See `DeltaCodec.of`."""
+        return _ULP.of(spec, parts, whole)
 
     def unchanged(self, spec: SliceSpec) -> Steps:
         """See `DeltaCodec.unchanged`."""

@@ -44,13 +44,14 @@ if NAME == "native":
         split_planes,
         steps_decode,
         steps_diff,
+        steps_encode,
         steps_merge,
         widen,
     )
 else:
     from deltastore.codec.twin import diff, merge_planes, patch, scatter, split_planes
     from deltastore.codec.twin_ctx import ctx_count, ctx_decode, ctx_encode
-    from deltastore.codec.twin_steps import steps_decode, steps_diff, steps_merge, widen
+    from deltastore.codec.twin_steps import steps_decode, steps_diff, steps_encode, steps_merge, widen
     from deltastore.protocol.digest import digest
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "split_planes",
     "steps_decode",
     "steps_diff",
+    "steps_encode",
     "steps_merge",
     "widen",
 ]

@@ -101,6 +101,12 @@ def diff(spec: SliceSpec, base: Lanes, new: Lanes) -> Diff:
     return Diff(spec, positions, after - steps, after, found.state_delta, whole_copy(base, found.changed))
 
 
+def steps_encode(spec: SliceSpec, positions: Positions, steps: Lanes) -> Streams:
+    """See `twin_steps.steps_encode`."""
+    where, values = np.ascontiguousarray(positions), np.ascontiguousarray(steps)
+    return Streams(*_native.ulp_encode(where, values, spec.lanes, spec.lane_bytes))
+
+
 def widen(streams: Streams) -> Coded:
     """See `twin.widen`."""
     table = bytearray(streams.table)

@@ -5,16 +5,17 @@ A *lane* is an element, or a byte of packed sub-byte elements, as an unsigned in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deltastore.errors import SchemaMismatch, Unsupported
 from deltastore.protocol import dtypes
-from deltastore.protocol.digest import Lanes
+from deltastore.protocol.digest import MASK, Lanes
+from deltastore.protocol.schema import TensorSpec
 
 Positions = NDArray[np.int64]
 """Lanes of a slice, counted from its start, ascending, each at most once."""
@@ -48,6 +49,11 @@ class SliceSpec:
     start: int
     stop: int
     total: int
+
+    @classmethod
+    def of(cls, tensor: TensorSpec) -> Self:
+        """A whole tensor."""
+        return cls(tensor.name, tensor.dtype, tensor.shape, 0, tensor.lanes, tensor.lanes)
 
     @property
     def lanes(self) -> int:
@@ -154,15 +160,23 @@ class Whole:
 
 Change = Sparse | Whole
 
+CopyWhole = Callable[[int], Lanes | None]
+"""What `whole_copy` is for an array, given the number of changes."""
+
 
 def whole_copy(base: Lanes, changed: int) -> Lanes | None:
     """A copy of all lanes where so many changed that a slice may be stored whole; below that none is.
 
     Of the base, once it has moved: whoever writes to the new weights meanwhile must not make it differ.
     """
-    if not changed or changed * _DENSE < base.size:
+    return whole_or_none(base.copy, changed, base.size)
+
+
+def whole_or_none(copy: Callable[[], Lanes], changed: int, lanes: int) -> Lanes | None:
+    """The same where a base has to be asked for a copy."""
+    if not changed or changed * _DENSE < lanes:
         return None
-    kept = base.copy()
+    kept = copy()
     kept.flags.writeable = False
     return kept
 
@@ -246,6 +260,9 @@ class Delta(Protocol):
     def before(self, after: Lanes) -> Part:
         """The lanes before this delta, given all of them after it; made when they are asked for."""
 
+    def reverse(self) -> Sparse:
+        """The change that puts the old bits back, for a base that is not an array."""
+
     def says(self, change: Change) -> bool:
         """Whether a change is exactly this one: what a codec must decode to."""
 
@@ -272,6 +289,16 @@ class Diff:
     whole: Lanes | None = None
 
     @classmethod
+    def joined(cls, spec: SliceSpec, parts: Iterable[Diff], whole: CopyWhole) -> Self:
+        """What changed in the parts of a slice, as one; arguments as for `DeltaCodec.of`."""
+        listed = [Diff.none(spec), *parts]
+        positions = np.concatenate([d.positions + (d.spec.start - spec.start) for d in listed])
+        old = np.concatenate([d.old for d in listed])
+        new = np.concatenate([d.new for d in listed])
+        state_delta = sum(d.state_delta for d in listed) & MASK
+        return cls(spec, positions, old, new, state_delta, whole(positions.size))
+
+    @classmethod
     def none(cls, spec: SliceSpec) -> Self:
         """A slice in which nothing changed."""
         empty = np.empty(0, spec.uint)
@@ -294,6 +321,10 @@ class Diff:
     def before(self, after: Lanes) -> Part:
         """The lanes before this diff, given those after it."""
         return overwritten(after, self.positions, self.old)
+
+    def reverse(self) -> Sparse:
+        """The change that puts the old bits back."""
+        return Sparse(self.positions, self.old, relative=False)
 
     def says(self, change: Change) -> bool:
         """Whether a change is exactly this one."""
@@ -352,80 +383,3 @@ class Decoded:
     def changed(self) -> list[int]:
         """Lanes that each slice sets: those that changed, and all where the change is `Whole`."""
         return [c.lanes.size if isinstance(c, Whole) else c.positions.size for c in self.changes]
-
-
-D = TypeVar("D", bound=Delta)
-"""The form of a delta that a codec makes and takes."""
-
-
-class DeltaCodec(Protocol[D]):
-    """Compares, and turns what changed into a shard and back."""
-
-    @property
-    def id(self) -> str:
-        """The codec's name in descriptors."""
-
-    @property
-    def kind(self) -> Literal["delta"]:
-        """Which edges it is for."""
-
-    @property
-    def reads_base(self) -> bool:
-        """Whether `encode` and `decode` need the base."""
-
-    def diff(self, spec: SliceSpec, base: Lanes, new: Lanes) -> D:
-        """Compares, and moves `base` to `new` in place.
-
-        Raises:
-            SchemaMismatch: An array is not of the slice; the base has not moved. After any other error it may
-                have.
-        """
-
-    def unchanged(self, spec: SliceSpec) -> D:
-        """A slice in which nothing changed."""
-
-    def encode(self, deltas: Sequence[D], *, nonce: bytes, base: Base | None = None) -> Encoded:
-        """Writes a shard with one slice per delta.
-
-        Args:
-            deltas: In schema order.
-            nonce: 16 random bytes, so that two encodings never share a key.
-            base: The slices after the deltas; not read unless `reads_base`.
-
-        Raises:
-            UsageError: The diffs cannot be written; the error says which and why.
-        """
-
-    def decode(
-        self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int, base: Base | None = None
-    ) -> Decoded:
-        """Reads a shard that holds exactly these slices.
-
-        Args:
-            data: The shard.
-            specs: The slices.
-            raw_size: What the descriptor declares.
-            base: The slices before the deltas; not read unless `reads_base`.
-
-        Raises:
-            BadShard: Anything in it breaks the rules of the codec.
-            LimitExceeded: It declares more than the limits allow; nothing was allocated for it.
-        """
-
-
-class AnchorCodec(Protocol):
-    """Turns whole slices into a shard and back."""
-
-    @property
-    def id(self) -> str:
-        """The codec's name in descriptors."""
-
-    @property
-    def kind(self) -> Literal["anchor"]:
-        """Which edges it is for."""
-
-    def encode(self, denses: Sequence[Dense], *, nonce: bytes) -> Encoded:
-        """Writes a shard of whole slices; arguments and errors as for `DeltaCodec.encode`."""
-
-    def decode(self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
-        """Reads a shard that holds exactly these slices; every change is `Whole`. Errors as for deltas."""

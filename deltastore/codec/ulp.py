@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,9 @@ from deltastore.codec.types import (
     Base,
     Change,
     Coded,
+    CopyWhole,
     Decoded,
+    Diff,
     Encoded,
     Part,
     SliceSpec,
@@ -26,7 +28,7 @@ from deltastore.codec.types import (
     whole_copy,
 )
 from deltastore.errors import BadShard
-from deltastore.protocol.digest import Lanes
+from deltastore.protocol.digest import MASK, Lanes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +68,13 @@ class Steps:
             return lambda start, stop: after[start:stop]
         positions, steps = kernels.steps_decode(self.spec, self.coded(), self.changed)
         return overwritten(after, positions, after[positions] - steps)
+
+    def reverse(self) -> Sparse:
+        """The change that puts the old bits back."""
+        if not self.changed:
+            return Sparse(np.empty(0, np.int64), np.empty(0, self.spec.uint), relative=True)
+        positions, steps = kernels.steps_decode(self.spec, self.coded(), self.changed)
+        return Sparse(positions, np.negative(steps), relative=True)
 
     def says(self, change: Change) -> bool:
         """Whether a change is exactly this one."""
@@ -120,6 +129,7 @@ class _Values:
 
 
 VALUES: Final = _Values()
+_NONE: Final = Streams(b"", b"", b"", b"", b"")
 
 
 class Ulp:
@@ -135,9 +145,21 @@ class Ulp:
         whole = whole_copy(base, found.changed)
         return Steps(spec, found.streams, found.changed, found.state_delta, found.nonfinite, whole)
 
+    def of(self, spec: SliceSpec, parts: Iterable[Diff], whole: CopyWhole) -> Steps:
+        """See `DeltaCodec.of`; each part is encoded before the next one is asked for."""
+        changed, delta, nonfinite = 0, 0, 0
+        streams = [_NONE]
+        for part in parts:
+            streams.append(kernels.steps_encode(part.spec, part.positions, part.new - part.old))
+            changed += part.changed
+            delta += part.state_delta
+            nonfinite += part.nonfinite
+        joined = Streams(*map(b"".join, zip(*streams, strict=True)))
+        return Steps(spec, joined, changed, delta & MASK, nonfinite, whole(changed))
+
     def unchanged(self, spec: SliceSpec) -> Steps:
         """See `DeltaCodec.unchanged`."""
-        return Steps(spec, Streams(b"", b"", b"", b"", b""), 0, 0)
+        return Steps(spec, _NONE, 0, 0)
 
     def encode(self, deltas: Sequence[Steps], *, nonce: bytes, base: Base | None = None) -> Encoded:
         """See `DeltaCodec.encode`."""

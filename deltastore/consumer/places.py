@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -19,6 +20,8 @@ from deltastore.tensors.host import HostTensor
 from deltastore.tensors.overlap import Extent, overlaps_itself
 
 if TYPE_CHECKING:
+    import torch
+
     from deltastore.tensors.convert import Tensor
 
 
@@ -34,8 +37,32 @@ class Write(Protocol):
         ...
 
 
+@runtime_checkable
+class Posted(Write, Protocol):
+    """A write to a device, which goes on behind `apply`."""
+
+    def arrived(self) -> torch.Tensor:
+        """On the device: 0 if it holds the new bits; reading it waits for them."""
+        ...
+
+
+def check_arrived(writes: Iterable[Write]) -> None:
+    """Waits until what was written to devices is there, bit for bit; one number comes back from each device.
+
+    Raises:
+        RuntimeError: It is not.
+    """
+    found: dict[object, torch.Tensor] = {}
+    for write in writes:
+        if isinstance(write, Posted):
+            off = write.arrived()
+            found[off.device] = found[off.device] + off if off.device in found else off
+    if any(int(off.item()) for off in found.values()):
+        raise RuntimeError("a device holds other bits than were written to it")
+
+
 class Place(Protocol):
-    """One tensor."""
+    """One tensor; it may be `state.Local` too."""
 
     dtype: str
     shape: tuple[int, ...]

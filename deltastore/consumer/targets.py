@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from deltastore.codec.types import Positions
-from deltastore.consumer.places import Place, Write, place_of
+from deltastore.codec import kernels
+from deltastore.codec.types import Positions, SliceSpec, Sparse
+from deltastore.consumer.places import Place, Write, check_arrived, place_of
 from deltastore.errors import SchemaMismatch
 from deltastore.protocol.descriptors import Descriptor
-from deltastore.protocol.digest import Lanes
+from deltastore.protocol.digest import MASK, Lanes, tensor_key
 from deltastore.protocol.schema import Schema
-from deltastore.state import Patch, digest_of
+from deltastore.state import Local, Patch, evaluate_here
 from deltastore.store import Store, VersionInfo
 from deltastore.tensors.convert import memory_of, pairs
 from deltastore.tensors.names import DDP, clean
@@ -185,16 +186,24 @@ class TensorsTarget:
         """All lanes, of a tensor on the CPU."""
         return self._bound[name][0].view()
 
+    def evaluate(self, spec: SliceSpec, change: Sparse) -> tuple[Lanes, int]:
+        """See `Local.evaluate`."""
+        place = self._bound[spec.name][0]
+        return place.evaluate(spec, change) if isinstance(place, Local) else evaluate_here(self, spec, change)
+
+    def slice_digest(self, spec: SliceSpec) -> int:
+        """See `Local.slice_digest`."""
+        return _digest(self._bound[spec.name][0], spec)
+
     def state(self, schema: Schema) -> int | None:
         """The digest of every byte; None if tied tensors that have memory of their own differ."""
-        binding = self._binding(schema)
+        binding, total = self._binding(schema), 0
         for tensor in schema.owners:
-            first, *others = binding[tensor.name]
-            if others:
-                held = first.read(0, tensor.lanes)
-                if any(not np.array_equal(held, place.read(0, tensor.lanes)) for place in others):
-                    return None
-        return digest_of(_Bound(binding), schema)
+            digests = {_digest(place, SliceSpec.of(tensor)) for place in binding[tensor.name]}
+            if len(digests) > 1:
+                return None
+            total += digests.pop()
+        return total & MASK
 
     def hint(self) -> int | None:
         """Memory does not say."""
@@ -207,12 +216,13 @@ class TensorsTarget:
         ]
 
     def commit(self, staged: list[Write]) -> None:
-        """Scatters; on an error takes back what was done."""
+        """Scatters, and waits until it is there; on an error takes back what was done."""
         done: list[Write] = []
         try:
             for write in staged:
                 done.append(write)
                 write.apply()
+            check_arrived(done)
         except BaseException:
             while done:
                 done.pop().undo()
@@ -222,20 +232,11 @@ class TensorsTarget:
         """Nothing is outside of `staged`."""
 
 
-class _Bound:
-    """The memory behind one schema, as a reader."""
-
-    def __init__(self, binding: Binding) -> None:
-        self._binding = binding
-
-    def gather(self, name: str, positions: Positions) -> Lanes:
-        return self._binding[name][0].gather(positions)
-
-    def read(self, name: str, start: int, stop: int) -> Lanes:
-        return self._binding[name][0].read(start, stop)
-
-    def view(self, name: str) -> Lanes | None:
-        return self._binding[name][0].view()
+def _digest(place: Place, spec: SliceSpec) -> int:
+    if isinstance(place, Local):
+        return place.slice_digest(spec)
+    lanes = np.ascontiguousarray(place.read(spec.start, spec.stop))
+    return kernels.digest(lanes, tensor_key(spec.name), spec.first_word)
 
 
 def _bind(named: Mapping[str, Place], schema: Schema) -> Binding:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager
 
-import numpy as np
 import torch
 
-from deltastore.codec.types import Positions
+from deltastore.codec import kernels
+from deltastore.codec.types import Positions, SliceSpec, Sparse
 from deltastore.consumer.places import Scatter, Write
 from deltastore.errors import Unsupported
-from deltastore.protocol.digest import Lanes
+from deltastore.protocol.digest import MASK, Lanes, tensor_key
 from deltastore.state import Patch
+from deltastore.tensors import device as on_device
 from deltastore.tensors import torch as adapter
 from deltastore.tensors.overlap import Extent, overlaps_itself
 
@@ -39,7 +41,7 @@ class TorchPlace:
 
     def gather(self, positions: Positions) -> Lanes:
         """Lanes at flat positions, as a new array in host memory."""
-        return self._host(self._take(self._index(positions)))
+        return self._host(self.take(self._index(on_device.send(positions, self._bits.device))))
 
     def read(self, start: int, stop: int) -> Lanes:
         """Lanes `start` to `stop` in host memory; a view where that is possible."""
@@ -50,35 +52,56 @@ class TorchPlace:
         """All lanes, of a contiguous tensor on the CPU."""
         if self._flat is None or self._flat.device.type != "cpu":
             return None
-        return adapter.host_lanes(self._flat, self.dtype)
+        return adapter.fetch(self._flat, self.dtype)
+
+    def evaluate(self, spec: SliceSpec, change: Sparse) -> tuple[Lanes, int]:
+        """See `Local.evaluate`."""
+        lanes = self.view()
+        if lanes is not None:
+            return kernels.patch(spec, lanes[spec.start : spec.stop], change)
+        device = self._bits.device
+        return on_device.evaluate(spec, lambda at: self.take(self._index(at + spec.start)), change, device)
+
+    def slice_digest(self, spec: SliceSpec) -> int:
+        """See `Local.slice_digest`."""
+        lanes, key = self.view(), tensor_key(spec.name)
+        if lanes is not None:
+            return kernels.digest(lanes[spec.start : spec.stop], key, spec.first_word)
+        if self._flat is not None:
+            return on_device.digest(self._flat[spec.start : spec.stop], key, spec.first_word)
+        if spec.whole:
+            return _digest_by_rows(self._bits, key)
+        return on_device.digest(self._bits.reshape(-1)[spec.start : spec.stop], key, spec.first_word)
 
     def prepare(self, patch: Patch) -> Write:
         """Brings new bits to the tensor's device."""
         lanes = self.view()
         if lanes is not None and patch.positions is not None:
             return Scatter(lanes, patch.positions, patch.values)
+        device = self._bits.device
         with self.mode():
-            values = torch.from_numpy(np.array(patch.values).view(f"<i{patch.values.itemsize}"))
-            values = values.view(self._bits.dtype).to(self._bits.device)
+            values = on_device.send(patch.values, device)
             if patch.positions is None:
-                return _Swap(self, self._bits, values.reshape(self._bits.shape))
-            where = self._index(patch.positions)
-            return _Scatter(self, where, values, self._take(where))
+                write: _Scatter | _Swap = _Swap(self, self._bits, values.reshape(self._bits.shape))
+            else:
+                where = self._index(on_device.send(patch.positions, device))
+                write = _Scatter(self, where, values, self.take(where))
+            return write if device.type == "cpu" else _Posted(write, values)
 
     def put(self, where: tuple[torch.Tensor, ...], values: torch.Tensor) -> None:
         """Scatters values to indices."""
         with self.mode():
             (self._bits if self._flat is None else self._flat).index_put_(where, values)
 
-    def _take(self, where: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def take(self, where: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Lanes at indices."""
         return (self._bits if self._flat is None else self._flat)[where]
 
-    def _index(self, positions: Positions) -> tuple[torch.Tensor, ...]:
-        flat = torch.from_numpy(np.ascontiguousarray(positions)).to(self._bits.device)
+    def _index(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (flat,) if self._flat is not None else torch.unravel_index(flat, self._bits.shape)
 
     def _host(self, lanes: torch.Tensor) -> Lanes:
-        return adapter.host_lanes(lanes.contiguous().cpu(), self.dtype)
+        return adapter.fetch(lanes.contiguous(), self.dtype)
 
     def mode(self) -> AbstractContextManager[None]:
         """Tensors made in inference mode can only be changed in it, and others only outside of it."""
@@ -104,12 +127,15 @@ class _Scatter:
     def undo(self) -> None:
         self._place.put(self._where, self._old)
 
+    def written(self) -> torch.Tensor:
+        return self._place.take(self._where)
+
 
 class _Swap:
     """Exchanges a whole tensor with its new bits, piece by piece; doing it again takes it back."""
 
     def __init__(self, place: TorchPlace, live: torch.Tensor, staged: torch.Tensor) -> None:
-        self._place = place
+        self._place, self._live = place, live
         pairs = [(live, staged)]
         if live.is_contiguous():
             pairs = list(
@@ -129,6 +155,9 @@ class _Swap:
             self._done -= 1
             self._exchange(self._done)
 
+    def written(self) -> torch.Tensor:
+        return self._live.reshape(-1)
+
     def _exchange(self, number: int) -> None:
         live, staged = self._pairs[number]
         scratch = self._scratch if live.dim() != 1 else self._scratch.view(-1)[: live.numel()]
@@ -136,3 +165,35 @@ class _Swap:
             scratch.copy_(live)
             live.copy_(staged)
             staged.copy_(scratch)
+
+
+class _Posted:
+    """A write to a device, which has all that it needs; and the digest of what it writes.
+
+    Staging and committing may be on streams of their own, so each waits for what it has queued.
+    """
+
+    def __init__(self, write: _Scatter | _Swap, new: torch.Tensor) -> None:
+        self._write, self._device = write, new.device
+        self._expected = on_device.total(new, 0).item()
+
+    def apply(self) -> None:
+        self._write.apply()
+
+    def undo(self) -> None:
+        self._write.undo()
+        on_device.wait(self._device)
+
+    def arrived(self) -> torch.Tensor:
+        return (on_device.total(self._write.written(), 0) != self._expected).to(torch.int64)
+
+
+def _digest_by_rows(bits: torch.Tensor, key: int) -> int:
+    """The digest of a tensor that does not lie in a row: a copy of some rows at a time, of whole words."""
+    per_word, lanes = 8 // bits.element_size(), bits[0].numel() if bits.numel() else 1
+    whole = per_word // math.gcd(per_word, lanes)
+    step, digest, word = max(1, _SWAP // lanes // whole) * whole, 0, 0
+    for rows in torch.split(bits, step):
+        digest += on_device.digest(rows.reshape(-1), key, word)
+        word += rows.numel() // per_word
+    return digest & MASK

@@ -18,6 +18,7 @@ from deltastore.producer.anchors import Anchors
 from deltastore.producer.base import ExternalBase, Files, gather_files, store_files
 from deltastore.producer.holder import Process
 from deltastore.producer.pipeline import Job, Pipeline, Publication
+from deltastore.producer.private import PrivateState
 from deltastore.producer.rebuild import rebuild
 from deltastore.producer.saying import Saying
 from deltastore.producer.snapshot import Make, Making, Snapshot
@@ -32,10 +33,9 @@ from deltastore.protocol.schema import Schema, TensorSpec
 from deltastore.protocol.wire import Value
 from deltastore.shards import Shard
 from deltastore.slicing import SHARD_BYTES
-from deltastore.state import HostState
 from deltastore.store import Store
-from deltastore.tensors.convert import stable
-from deltastore.tensors.host import HostTensor
+from deltastore.tensors.bits import Bits
+from deltastore.tensors.convert import Compare, stable
 
 if TYPE_CHECKING:
     from deltastore.tensors.convert import Weights
@@ -65,6 +65,8 @@ class Producer:
         anchors: When to add anchors in the background; None leaves it to others.
         takeover: Claim even if the last producer may be alive.
         on_nonfinite: `"raise"` refuses NaN and infinity; `"allow"` publishes them as they are.
+        compare: Where torch tensors are compared, and their base is held: on their `"device"`, in memory of
+            the `"host"`, or `"auto"`: on the device, for those that do not lie in host memory.
         check: Decode every shard before it is committed.
         depth: Publications that may wait for their commit.
         workers: Shards encoded and uploaded at once.
@@ -89,6 +91,7 @@ class Producer:
         anchors: anchoring.AnchorPolicy | None = anchoring.DEFAULT,
         takeover: bool = False,
         on_nonfinite: OnNonFinite = "raise",
+        compare: Compare = "auto",
         check: bool = True,
         depth: int = 2,
         workers: Workers = DEFAULT,
@@ -100,6 +103,8 @@ class Producer:
         store.check_writable()
         if on_nonfinite not in {"raise", "allow"}:
             raise UsageError(f"on_nonfinite={on_nonfinite!r}", hint="It is 'raise' or 'allow'")
+        if compare not in {"auto", "host", "device"}:
+            raise UsageError(f"compare={compare!r}", hint="It is 'auto', 'host' or 'device'")
         if depth < 1:
             raise UsageError(f"depth={depth}: no publication could wait", hint="At least 1")
         if codec not in codecs.DELTA or anchor_codec not in codecs.ANCHOR:
@@ -108,7 +113,7 @@ class Producer:
         self._store = store
         self._external = base if isinstance(base, ExternalBase | None) else ExternalBase(Path(base))
         self._given_files = gather_files(files)
-        self._intake = Intake({} if dtypes == "base" else dtypes, export, on_nonfinite)
+        self._intake = Intake({} if dtypes == "base" else dtypes, export, on_nonfinite, compare)
         self._making = Making(codec, anchor_codec, check, lambda: store.runtime.random_bytes(16))
         self._takeover = takeover
         self._depth = depth
@@ -169,7 +174,7 @@ class Producer:
                 candidate = self._intake.collect(weights)
                 if candidate.schema != self._snapshot.base.schema:
                     return self._anchor(candidate, saying)
-                return self._delta(term, _owned(candidate), saying, keep=True)
+                return self._delta(term, candidate.drain(), saying, keep=True)
             tensors = self._intake.conform(weights, self._snapshot.base.schema, partial=partial)
             return self._delta(term, tensors, saying, keep=stable(weights))
 
@@ -250,13 +255,13 @@ class Producer:
                 raise no_part()
             return self._anchor(self._intake.collect(weights), saying)
         schema = self._store.schema(head.record.schema)
-        tensors: Iterable[tuple[TensorSpec, HostTensor]]
+        tensors: Iterable[tuple[TensorSpec, Bits]]
         tensors = self._intake.conform(weights, schema, partial=partial)
         if new_schema:
             candidate = self._intake.collect(weights)
             if candidate.schema != schema:
                 return self._anchor(candidate, saying)
-            tensors = _owned(candidate)
+            tensors = candidate.drain()
         self._anchors.resume(head)
         return self._resume(term, head, schema, tensors, saying, partial=partial, keep=stable(weights))
 
@@ -265,7 +270,7 @@ class Producer:
         term: Term,
         head: Slot,
         schema: Schema,
-        tensors: Iterable[tuple[TensorSpec, HostTensor]],
+        tensors: Iterable[tuple[TensorSpec, Bits]],
         saying: Saying,
         *,
         partial: bool,
@@ -285,12 +290,13 @@ class Producer:
         saying = Saying(saying.step, saying.user, found.resumed_from)
         if found.base is None:
             candidate = _given(found.candidate)
-            for name, host in candidate.tensors():
-                self._intake.check_finite(name, host.dtype, host.lanes)
+            for spec, bits in candidate.tensors():
+                self._intake.check_finite(spec.name, bits)
             return self._anchor(candidate, saying)
         descriptor, state = _given(head.record.schema), _given(head.record.state)
         self._snapshot = Snapshot(found.base, descriptor, state, shard_bytes=self._shard_bytes)
-        tensors = tensors if found.candidate is None else _owned(found.candidate)
+        if found.candidate is not None:
+            tensors = () if found.candidate is found.base else found.candidate.drain()
         return self._delta(term, tensors, saying, keep=keep)
 
     def _load_files(self, term: Term) -> None:
@@ -301,7 +307,7 @@ class Producer:
     # --- Making a version -------------------------------------------------------------------------------
 
     def _delta(
-        self, term: Term, tensors: Iterable[tuple[TensorSpec, HostTensor]], saying: Saying, *, keep: bool
+        self, term: Term, tensors: Iterable[tuple[TensorSpec, Bits]], saying: Saying, *, keep: bool
     ) -> Publication:
         """A version that follows from the one before it."""
         snapshot = _given(self._snapshot)
@@ -316,7 +322,7 @@ class Producer:
                 snapshot.state = before
                 raise
 
-    def _anchor(self, state: HostState, saying: Saying) -> Publication:
+    def _anchor(self, state: PrivateState, saying: Saying) -> Publication:
         """A version that depends on nothing; its shards are encoded from the base, which waits for them."""
         known = self._snapshot
         if known is not None and known.base.schema == state.schema:
@@ -390,12 +396,6 @@ class Producer:
         self._anchors.committed(slot, edge)
         if slot.version % HEAD_EVERY == 0:
             store.log.write_head(slot.version)
-
-
-def _owned(state: HostState) -> Iterable[tuple[TensorSpec, HostTensor]]:
-    """The tensors of a state that own their storage."""
-    for tensor in state.schema.owners:
-        yield tensor, HostTensor(tensor.dtype, tensor.shape, state.lanes(tensor.name))
 
 
 def _given(value: T | None) -> T:

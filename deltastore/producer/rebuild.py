@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from deltastore.errors import DeltaStoreError, NoPath, NoSuchVersion
 from deltastore.parallel import Workers
+from deltastore.producer.private import PrivateState
 from deltastore.protocol.records import Slot
 from deltastore.protocol.schema import Schema, TensorSpec
 from deltastore.replay import state_at
 from deltastore.state import HostState
 from deltastore.store import Store
-from deltastore.tensors.host import HostTensor
+from deltastore.tensors.bits import Bits
 
 _log = logging.getLogger(__name__)
 
@@ -29,15 +30,15 @@ class Rebuilt:
         resumed_from: The earlier version that has the trainer's weights.
     """
 
-    base: HostState | None
-    candidate: HostState | None
+    base: PrivateState | None
+    candidate: PrivateState | None
     resumed_from: int | None
 
 
 def rebuild(
     store: Store,
     head: Slot,
-    tensors: Iterable[tuple[TensorSpec, HostTensor]],
+    tensors: Iterable[tuple[TensorSpec, Bits]],
     schema: Schema,
     *,
     step: int,
@@ -59,9 +60,7 @@ def rebuild(
     """
     candidate = None
     if not partial:
-        candidate = HostState.empty(schema)
-        for spec, host in tensors:
-            candidate.lanes(spec.name)[:] = host.lanes
+        candidate = PrivateState.copied(schema, tensors)
         state = candidate.digest()
         if state == head.record.state:
             return Rebuilt(candidate, candidate, None)
@@ -69,12 +68,13 @@ def rebuild(
     else:
         resumed_from = None
     try:
-        return Rebuilt(state_at(store, head, external=external, workers=workers), candidate, resumed_from)
+        base = PrivateState.of(state_at(store, head, external=external, workers=workers))
     except NoPath as error:
         if candidate is None:
             raise
         _log.warning("the head cannot be rebuilt; an anchor comes next", extra={"error": str(error)})
-        return Rebuilt(None, candidate, resumed_from)
+        base = None
+    return Rebuilt(base, candidate, resumed_from)
 
 
 def _same(store: Store, step: int, state: int, schema: Schema) -> int | None:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Final
 
-import numpy as np
-
 from deltastore import codec as codecs
 from deltastore import threads
+from deltastore.codec.interface import DeltaCodec
 from deltastore.codec.types import Delta, SliceSpec
 from deltastore.errors import Broken, DeltaStoreError
+from deltastore.producer.private import PrivateState
 from deltastore.protocol.descriptors import Descriptor, Slice
 from deltastore.protocol.digest import MASK, Lanes
 from deltastore.protocol.schema import TensorSpec
 from deltastore.shards import Shard, dense, make_anchor, make_delta, spec_of
 from deltastore.slicing import cut
-from deltastore.state import HostState
-from deltastore.tensors.host import HostTensor
+from deltastore.tensors.bits import Bits
 
 Make = Callable[[], Shard]
 _ALIVE: Final = 128 << 20
@@ -54,7 +53,7 @@ class Snapshot:
         state: Their digest.
     """
 
-    def __init__(self, base: HostState, schema: Descriptor, state: int, *, shard_bytes: int) -> None:
+    def __init__(self, base: PrivateState, schema: Descriptor, state: int, *, shard_bytes: int) -> None:
         self.base = base
         self.schema = schema
         self.state = state
@@ -62,7 +61,7 @@ class Snapshot:
 
     def move(
         self,
-        tensors: Iterable[tuple[TensorSpec, HostTensor]],
+        tensors: Iterable[tuple[TensorSpec, Bits]],
         making: Making,
         inspect: Callable[[str, int], None],
         *,
@@ -86,12 +85,8 @@ class Snapshot:
         slices: dict[str, list[Slice]] = {}
         for one in (one for group in self._groups for one in group):
             slices.setdefault(one.tensor.name, []).append(one)
-        move = Move(self, {}, codecs.DELTA[making.delta].diff)
-        parts = (
-            _Part(spec_of(one), self.base.lanes(tensor.name), host.lanes)
-            for tensor, host in tensors
-            for one in slices[tensor.name]
-        )
+        move = Move(self, {}, codecs.DELTA[making.delta])
+        parts = self._parts(tensors, slices, move)
         groups = threads.groups(parts, _Part.nbytes, most=threads.PIECE if keep else 0)
         budget = min(2 * threads.count() * threads.PIECE, _ALIVE) if keep else 0
         flow = threads.flow(move.compare, groups, budget=budget, size=lambda g: sum(map(_Part.nbytes, g)))
@@ -128,8 +123,20 @@ class Snapshot:
             for group in self._groups
         ]
 
+    def _parts(
+        self, tensors: Iterable[tuple[TensorSpec, Bits]], slices: Mapping[str, list[Slice]], move: Move
+    ) -> Iterator[_Part]:
+        """What is to be compared; on a device it is, at once: its streams are those of this thread."""
+        for tensor, bits in tensors:
+            held = self.base.near(tensor.name, bits)
+            for one in slices[tensor.name]:
+                part = _Part(spec_of(one), held, bits)
+                if not held.any_thread:
+                    move.compare([part])
+                yield part
+
     def _read(self, one: Slice) -> Lanes:
-        return self.base.read(one.tensor.name, one.start, one.stop)
+        return self.base[one.tensor.name].read(one.start, one.stop)
 
     def _anchor(self, group: list[Slice], making: Making) -> Shard:
         denses = [dense(one, self._read(one)) for one in group]
@@ -139,11 +146,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A slice to compare: the lanes of its whole tensor in the base, and the new ones."""
+    """A slice to compare: its whole tensor in the base, and the new one beside it."""
 
     spec: SliceSpec
-    base: Lanes
-    new: Lanes
+    base: Bits
+    new: Bits
 
     def nbytes(self) -> int:
         return self.spec.nbytes
@@ -156,23 +163,26 @@ class Move:
     Attributes:
         snapshot: Whose base.
         deltas: By tensor and first lane.
-        diff: How they are compared.
+        codec: What compares them.
         broken: Why the base is not known any more, if it is not.
     """
 
     snapshot: Snapshot
     deltas: dict[tuple[str, int], Delta]
-    diff: Callable[[SliceSpec, Lanes, Lanes], Delta]
+    codec: DeltaCodec[Delta]
     broken: Broken | None = None
 
     def compare(self, parts: list[_Part]) -> list[Delta]:
-        """Compares some slices, in any thread; each is noted as soon as the base has moved."""
-        return [self._compare(part.spec, part.base, part.new) for part in parts]
+        """Compares some slices, in any thread; each is noted as soon as the base has moved, and done once."""
+        return [
+            self.deltas.get((part.spec.name, part.spec.start))
+            or self._compare(part.spec, part.base, part.new)
+            for part in parts
+        ]
 
-    def _compare(self, spec: SliceSpec, base: Lanes, new: Lanes) -> Delta:
-        part = np.s_[spec.start : spec.stop]
+    def _compare(self, spec: SliceSpec, base: Bits, new: Bits) -> Delta:
         try:
-            delta = self.deltas[spec.name, spec.start] = self.diff(spec, base[part], new[part])
+            delta = self.deltas[spec.name, spec.start] = base.move(self.codec, spec, new)
         except DeltaStoreError:
             raise
         except Exception as error:
@@ -187,5 +197,4 @@ class Move:
     def undo(self) -> None:
         """Takes the base back to where it was."""
         for delta in self.deltas.values():
-            base = self.snapshot.base.lanes(delta.spec.name)
-            delta.undo(base[delta.spec.start : delta.spec.stop])
+            self.snapshot.base[delta.spec.name].undo(delta)

@@ -11,16 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from deltastore.codec.types import count_nonfinite
 from deltastore.errors import NonFinite, SchemaMismatch, Unsupported, UsageError
+from deltastore.producer.private import PrivateState
 from deltastore.protocol import limits
-from deltastore.protocol.digest import Lanes
 from deltastore.protocol.schema import METADATA, Schema, TensorSpec
-from deltastore.state import HostState
-from deltastore.tensors.convert import is_module, memory_of, pairs, private, stable, to_host
-from deltastore.tensors.host import HostTensor
+from deltastore.tensors.bits import Bits, require
+from deltastore.tensors.convert import Compare, is_module, memory_of, pairs, private, stable, to_bits
 from deltastore.tensors.names import DDP, clean, unwrap
 
 if TYPE_CHECKING:
@@ -37,13 +33,15 @@ class Intake:
         dtypes: Serving dtypes by pattern of names, first match wins; others stay what they are.
         export: Maps a name of the trainer's to the checkpoint's, or to None to leave it out.
         on_nonfinite: What NaN and infinity come to.
+        compare: Where torch tensors are compared.
     """
 
     dtypes: Mapping[str, str]
     export: Callable[[str], str | None] | None = None
     on_nonfinite: OnNonFinite = "raise"
+    compare: Compare = "auto"
 
-    def collect(self, weights: Weights) -> HostState:
+    def collect(self, weights: Weights) -> PrivateState:
         """A private copy of all weights and the schema that they make.
 
         Raises:
@@ -52,7 +50,7 @@ class Intake:
             Unsupported: A dtype that safetensors does not have, or that a tensor cannot be cast to.
         """
         specs: dict[str, TensorSpec] = {}
-        lanes = {}
+        held: dict[str, Bits] = {}
         owners: dict[object, str] = {}
         keep = stable(weights)
         named = [(name, tensor if keep else private(tensor)) for name, tensor in pairs(weights)]
@@ -65,20 +63,20 @@ class Intake:
                 )
             owner = owners.setdefault(memory_of(tensor) or name, name)
             cast = self._dtype(owner)
-            host = to_host(name, tensor, cast=cast)
-            if cast not in {None, host.dtype}:
+            bits = to_bits(name, tensor, cast=cast, compare=self.compare)
+            if cast not in {None, bits.dtype}:
                 raise Unsupported(
-                    f"tensor {name!r} is no torch tensor: {host.dtype} is not cast", tensor=name
+                    f"tensor {name!r} is no torch tensor: {bits.dtype} is not cast", tensor=name
                 )
-            specs[name] = TensorSpec(name, host.dtype, host.shape, None if owner == name else owner)
+            specs[name] = TensorSpec(name, bits.dtype, bits.shape, None if owner == name else owner)
             if owner == name:
-                self.check_finite(name, host.dtype, host.lanes)
-                lanes[name] = host.lanes.copy()
+                self.check_finite(name, bits)
+                held[name] = bits.copy()
         if not specs:
             raise SchemaMismatch(
                 "there are no tensors to publish", hint="Is it an iterator that was used before?"
             )
-        return HostState(Schema.of(specs.values()), lanes)
+        return PrivateState(Schema.of(specs.values()), held)
 
     def check_names(self, weights: Weights) -> None:
         """Refuses names that cannot be stored, where they can be seen without draining an iterator.
@@ -102,17 +100,19 @@ class Intake:
                 raise _unstorable(stored)
         return names
 
-    def whole(self, weights: Weights, schema: Schema) -> HostState:
+    def whole(self, weights: Weights, schema: Schema) -> PrivateState:
         """A private copy of all weights, as `schema` has them; errors as `collect` and `conform`."""
-        state = HostState.empty(schema)
-        for spec, host in self.conform(weights, schema):
-            self.check_finite(spec.name, host.dtype, host.lanes)
-            state.lanes(spec.name)[:] = host.lanes
-        return state
+
+        def checked() -> Iterator[tuple[TensorSpec, Bits]]:
+            for spec, bits in self.conform(weights, schema):
+                self.check_finite(spec.name, bits)
+                yield spec, bits
+
+        return PrivateState.copied(schema, checked())
 
     def conform(
         self, weights: Weights, schema: Schema, *, partial: bool = False
-    ) -> Iterator[tuple[TensorSpec, HostTensor]]:
+    ) -> Iterator[tuple[TensorSpec, Bits]]:
         """The tensors that own their storage, checked and cast to a schema, in the order they come.
 
         Tied ones are compared with their owner's bits where they are other memory.
@@ -123,8 +123,8 @@ class Intake:
         keep = stable(weights)
         tied = {t.alias_of for t in schema.tensors if t.alias_of is not None}
         seen: set[str] = set()
-        owners: dict[str, HostTensor] = {}
-        ties: list[tuple[TensorSpec, HostTensor]] = []
+        owners: dict[str, Bits] = {}
+        ties: list[tuple[TensorSpec, Bits]] = []
         extra: dict[str, object] = {}
         memories: set[object] = set()
         for raw, tensor in pairs(weights):
@@ -139,31 +139,31 @@ class Intake:
             seen.add(name)
             memories.add(memory_of(tensor))
             spec = schema[name]
-            host = to_host(name, tensor, cast=spec.dtype)
-            host.require(name, spec.dtype, spec.shape)
+            bits = to_bits(name, tensor, cast=spec.dtype, compare=self.compare)
+            require(name, bits, spec.dtype, spec.shape)
             if not keep and (name in tied or spec.alias_of is not None):
-                host = HostTensor(host.dtype, host.shape, host.lanes.copy())
+                bits = bits.copy()
             if spec.alias_of is not None:
-                ties.append((spec, host))
+                ties.append((spec, bits))
                 continue
             if name in tied:
-                owners[name] = host
-            yield spec, host
-        for owner, host in _settle(ties, owners):
+                owners[name] = bits
+            yield spec, bits
+        for owner, bits in _settle(ties, owners):
             seen.add(owner)
-            yield schema[owner], host
+            yield schema[owner], bits
         unknown = [name for name, memory in extra.items() if memory is None or memory not in memories]
         missing = [] if partial else [t.name for t in schema.owners if t.name not in seen]
         if unknown or missing:
             raise _mismatch(missing, unknown)
 
-    def check_finite(self, name: str, dtype: str, lanes: Lanes) -> None:
+    def check_finite(self, name: str, bits: Bits) -> None:
         """Refuses NaN and infinity, where they are refused.
 
         Raises:
             NonFinite: There is one.
         """
-        self.check_count(name, count_nonfinite(dtype, lanes))
+        self.check_count(name, bits.nonfinite())
 
     def check_count(self, name: str, nonfinite: int) -> None:
         """The same for values that were counted already."""
@@ -207,17 +207,15 @@ def _unstorable(name: object) -> SchemaMismatch:
     )
 
 
-def _settle(
-    ties: list[tuple[TensorSpec, HostTensor]], owners: dict[str, HostTensor]
-) -> Iterator[tuple[str, HostTensor]]:
+def _settle(ties: list[tuple[TensorSpec, Bits]], owners: dict[str, Bits]) -> Iterator[tuple[str, Bits]]:
     """Owners that came only under a tied name; tied tensors must have their owner's bits."""
-    for spec, host in ties:
+    for spec, bits in ties:
         name = spec.alias_of or spec.name
         owner = owners.get(name)
         if owner is None:
-            owners[name] = host
-            yield name, host
-        elif memory_of(owner) != memory_of(host) and not np.array_equal(owner.lanes, host.lanes):
+            owners[name] = bits
+            yield name, bits
+        elif owner.memory() != bits.memory() and not owner.same(bits):
             raise SchemaMismatch(
                 f"tensor {spec.name!r} is tied to {name!r} and has other bits now",
                 hint="Tie them again, or publish with new_schema=True",

@@ -19,7 +19,7 @@ from deltastore.protocol.edges import Edge
 from deltastore.protocol.planning import Plan
 from deltastore.protocol.schema import Schema
 from deltastore.shards import spec_of
-from deltastore.state import Overlay, Patch, Reader
+from deltastore.state import Overlay, Patch, Reader, evaluate, slice_digest
 from deltastore.store import Store
 
 Fetch = Callable[[ShardDescriptor], bytes]
@@ -199,12 +199,10 @@ def _misfit(what: str, **fields: str) -> BadEdge:
 
 def _evaluate(one: Slice, spec: SliceSpec, change: Change, source: Reader | None) -> tuple[Patch | None, int]:
     """The patch that a change is, in positions of its tensor, and what it does to the digest."""
-    key = tensor_key(spec.name)
     if isinstance(change, Whole):
-        delta = kernels.digest(change.lanes, key, spec.first_word)
+        delta = kernels.digest(change.lanes, tensor_key(spec.name), spec.first_word)
         if source is not None:
-            old = np.ascontiguousarray(source.read(spec.name, spec.start, spec.stop))
-            delta = (delta - kernels.digest(old, key, spec.first_word)) & MASK
+            delta = (delta - slice_digest(source, spec)) & MASK
         if spec.whole:
             return Patch(one.tensor, None, change.lanes), delta
         return Patch(one.tensor, np.arange(spec.start, spec.stop), change.lanes), delta
@@ -212,18 +210,8 @@ def _evaluate(one: Slice, spec: SliceSpec, change: Change, source: Reader | None
         return None, 0
     if source is None:
         raise BadShard(f"tensor {spec.label!r} is sparse in an anchor")
-    held = source
-    view = held.view(spec.name)
-    if view is not None:
-        values, delta = kernels.patch(spec, view[spec.start : spec.stop], change)
-        return Patch(one.tensor, _placed(change.positions, spec), values), delta
-
-    def read(positions: Positions) -> Lanes:
-        return held.gather(spec.name, positions + spec.start)
-
-    gathered = kernels.gather_words(spec, read, change.positions)
-    values = kernels.new_bits(change, gathered.old)
-    return Patch(one.tensor, _placed(change.positions, spec), values), gathered.delta(values)
+    values, delta = evaluate(source, spec, change)
+    return Patch(one.tensor, _placed(change.positions, spec), values), delta
 
 
 def _placed(positions: Positions, spec: SliceSpec) -> Positions:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deltastore.errors import Unsupported
+from deltastore.tensors.bits import Bits
 from deltastore.tensors.host import HostTensor
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     Tensor = torch.Tensor | NDArray[Any] | HostTensor
     Weights = torch.nn.Module | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+
+Compare = Literal["auto", "host", "device"]
+"""Where torch tensors are compared; `auto` is on the device, for those that do not lie in host memory."""
 
 _DICT_ITEMS: type = type({}.items())
 
@@ -68,6 +72,15 @@ def private(tensor: Tensor) -> Tensor:
     return tensor.copy() if isinstance(tensor, np.ndarray) else tensor
 
 
+def to_bits(name: str, tensor: Tensor, *, cast: str | None = None, compare: Compare = "auto") -> Bits:
+    """The bits of a tensor where it is to be compared; arguments and errors as for `to_host`."""
+    if is_torch(tensor) and (compare == "device" or (compare == "auto" and tensor.device.type != "cpu")):
+        from deltastore.tensors.device import DeviceTensor
+
+        return DeviceTensor.of(name, tensor, cast=cast)
+    return to_host(name, tensor, cast=cast)
+
+
 def to_host(name: str, tensor: Tensor, *, cast: str | None = None) -> HostTensor:
     """The bits of a tensor; a view where that is possible. `cast` applies to torch tensors.
 
@@ -95,9 +108,8 @@ def memory_of(tensor: Tensor) -> tuple[object, ...] | None:
         from deltastore.tensors import torch as adapter
 
         return adapter.storage_key(tensor)
-    view: tuple[object, ...] = ()
     if isinstance(tensor, HostTensor):
-        tensor, view = tensor.lanes, (tensor.dtype, tensor.shape)
+        return tensor.memory()
     if not isinstance(tensor, np.ndarray) or tensor.size == 0:
         return None
-    return (tensor.__array_interface__["data"][0], tensor.dtype.str, tensor.shape, tensor.strides, *view)
+    return (tensor.__array_interface__["data"][0], tensor.dtype.str, tensor.shape, tensor.strides)

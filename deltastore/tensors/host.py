@@ -8,10 +8,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deltastore.codec.types import uint
-from deltastore.errors import SchemaMismatch, Unsupported
+from deltastore.codec import kernels
+from deltastore.codec.interface import DeltaCodec
+from deltastore.codec.types import Delta, SliceSpec, count_nonfinite, uint
+from deltastore.errors import Unsupported
 from deltastore.protocol import dtypes
 from deltastore.protocol.digest import Lanes
+from deltastore.tensors.bits import Bits, D
 
 _NUMPY: Final = {
     "bool": "BOOL",
@@ -85,15 +88,47 @@ class HostTensor:
             return self.lanes.view(dtype).reshape(self.shape)
         return self.lanes.reshape(self.shape if dtypes.BITS[self.dtype] >= 8 else (-1,))
 
-    def require(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
-        """Checks it against a schema.
+    @property
+    def any_thread(self) -> bool:
+        """See `Bits.any_thread`."""
+        return True
 
-        Raises:
-            SchemaMismatch: Another dtype or shape.
-        """
-        if (self.dtype, self.shape) != (dtype, shape):
-            raise SchemaMismatch(
-                f"tensor {name!r} is {self.dtype}{list(self.shape)}, the schema has {dtype}{list(shape)}",
-                hint="Publish it as it was, or with new_schema=True",
-                tensor=name,
-            )
+    def memory(self) -> tuple[object, ...] | None:
+        """See `Bits.memory`."""
+        if not self.lanes.size:
+            return None
+        return (self.lanes.__array_interface__["data"][0], self.lanes.strides, self.dtype, self.shape)
+
+    def read(self, start: int, stop: int) -> Lanes:
+        """See `Bits.read`."""
+        return self.lanes[start:stop]
+
+    def copy(self) -> HostTensor:
+        """See `Bits.copy`."""
+        return HostTensor(self.dtype, self.shape, self.lanes.copy())
+
+    def same(self, other: Bits) -> bool:
+        """See `Bits.same`."""
+        return np.array_equal(self.lanes, other.read(0, self.lanes.size))
+
+    def nonfinite(self) -> int:
+        """See `Bits.nonfinite`."""
+        return count_nonfinite(self.dtype, self.lanes)
+
+    def digest(self, key: int) -> int:
+        """See `Bits.digest`."""
+        return kernels.digest(np.ascontiguousarray(self.lanes), key)
+
+    def near(self, other: Bits) -> HostTensor:
+        """See `Bits.near`."""
+        if isinstance(other, HostTensor):
+            return other
+        return HostTensor(other.dtype, other.shape, other.read(0, self.lanes.size).copy())
+
+    def move(self, codec: DeltaCodec[D], spec: SliceSpec, new: Bits) -> D:
+        """See `Bits.move`."""
+        return codec.diff(spec, self.lanes[spec.start : spec.stop], new.read(spec.start, spec.stop))
+
+    def undo(self, delta: Delta) -> None:
+        """See `Bits.undo`."""
+        delta.undo(self.lanes[delta.spec.start : delta.spec.stop])

@@ -1,4 +1,4 @@
-"""torch tensors as bit patterns and back; the only module below producer and consumer that imports it."""
+"""torch tensors as bit patterns and back; with `device`, all below producer and consumer that imports it."""
 
 from __future__ import annotations
 
@@ -72,6 +72,17 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 def to_host(name: str, tensor: torch.Tensor, *, cast: str | None = None) -> HostTensor:
     """The bits of a tensor in host memory; a view where it is contiguous, on the CPU and not cast.
 
+    Arguments and errors as for `flat`.
+    """
+    dtype, shape, lanes = flat(name, tensor, cast=cast)
+    return HostTensor(dtype, shape, fetch(lanes, dtype))
+
+
+def flat(
+    name: str, tensor: torch.Tensor, *, cast: str | None = None
+) -> tuple[str, tuple[int, ...], torch.Tensor]:
+    """Dtype, shape and bits of a tensor where it lies: a view where it is contiguous and not cast.
+
     Args:
         name: For messages.
         tensor: Of any device, strides and dtype of safetensors.
@@ -87,8 +98,7 @@ def to_host(name: str, tensor: torch.Tensor, *, cast: str | None = None) -> Host
         if not {cast, dtype} <= _FLOATS:
             raise Unsupported(f"tensor {name!r} cannot be cast from {dtype} to {cast}", tensor=name)
         value, dtype = value.to(DTYPES[cast]), cast
-    shape = shape_of(value)
-    return HostTensor(dtype, shape, host_lanes(bits(value.contiguous()).reshape(-1).cpu(), dtype))
+    return dtype, shape_of(value), bits(value).contiguous().reshape(-1)
 
 
 def from_host(host: HostTensor) -> torch.Tensor:
@@ -100,10 +110,8 @@ def from_host(host: HostTensor) -> torch.Tensor:
     dtype = DTYPES.get(host.dtype)
     if dtype is None:
         raise Unsupported(f"torch has no dtype {host.dtype}", hint="Read it as a host tensor")
-    width = host.lanes.itemsize
-    flat = torch.from_numpy(host.lanes.view(f"<{'u' if width == 1 else 'i'}{width}").copy())
     shape = (*host.shape[:-1], host.shape[-1] // 2) if dtype is _PAIRS else host.shape
-    return flat.reshape(shape).view(dtype)
+    return integers(host.lanes.copy()).reshape(shape).view(dtype)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -111,9 +119,23 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg().view(_VIEWS[tensor.element_size()])
 
 
-def host_lanes(flat: torch.Tensor, dtype: str) -> Lanes:
-    """Integers on the CPU as lanes; a view."""
-    lanes: Lanes = flat.numpy().view(uint(dtypes.lane_bytes(dtype)))
+def integer(width: int) -> torch.dtype:
+    """What lanes of so many bytes are to torch."""
+    return _VIEWS[width]
+
+
+def integers(lanes: Lanes) -> torch.Tensor:
+    """Writable lanes as integers on the CPU; a view."""
+    width = lanes.itemsize
+    return torch.from_numpy(lanes.view(f"<{'u' if width == 1 else 'i'}{width}"))
+
+
+def fetch(flat: torch.Tensor, dtype: str, *, copy: bool = False) -> Lanes:
+    """Flat integers as lanes in host memory, a view where they lie there and no copy is asked for.
+
+    Whatever leaves a device in bulk leaves it here.
+    """
+    lanes: Lanes = flat.to("cpu", copy=copy).numpy().view(uint(dtypes.lane_bytes(dtype)))
     return lanes
 
 

@@ -103,6 +103,9 @@ def test_deltas_are_the_same_from_end_to_end(dtype: str, density: float) -> None
         np.testing.assert_array_equal(there, new)
         assert found == twin_steps.steps_diff(spec, base.copy(), new)
         assert native.widen(found.streams) == twin_steps.widen(found.streams)
+        where = np.flatnonzero(base != new)
+        for encode in (native.steps_encode, twin_steps.steps_encode):
+            assert encode(spec, where, new[where] - base[where]) == found.streams
         for coded in (plain(found.streams), native.widen(found.streams)):
             same_changes(spec, coded, base, new)
 
@@ -327,6 +330,15 @@ def test_buffers_of_wrong_sizes_are_refused() -> None:
         lambda: _native.ulp_diff(lanes, lanes[:7].copy(), 2, 0, 0, 0, 1),
         lambda: _native.ulp_diff(lanes, lanes, 3, 0, 0, 0, 1),
         lambda: _native.ulp_diff(np.zeros(7, np.uint8), np.zeros(7, np.uint8), 2, 0, 0, 0, 1),
+        lambda: _native.ulp_encode(at, one, 8, 3),
+        lambda: _native.ulp_encode(at, one, -1, 2),
+        lambda: _native.ulp_encode(at, one, 0, 2),
+        lambda: _native.ulp_encode(at, lanes, 8, 2),
+        lambda: _native.ulp_encode(at + 8, one, 8, 2),
+        lambda: _native.ulp_encode(at - 1, one, 8, 2),
+        lambda: _native.ulp_encode(np.array([2, 2]), lanes[:2], 8, 2),
+        lambda: _native.ulp_encode(np.array([3, 2]), lanes[:2], 8, 2),
+        lambda: _native.ulp_encode(np.zeros(7, np.uint8), one, 8, 2),
         lambda: _native.ulp_widen(b"\1", bytearray(15)),
         lambda: _native.ulp_widen(b"\1", bytearray(b"\2" + bytes(15))),
         lambda: decode(table=row[:3].copy()),

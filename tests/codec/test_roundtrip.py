@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from deltastore import codec as codecs
-from deltastore.codec.types import AnchorCodec, SliceSpec, Whole
+from deltastore.codec.interface import AnchorCodec
+from deltastore.codec.types import SliceSpec, Whole
 from deltastore.errors import Unsupported
 from deltastore.protocol.digest import MASK
 from deltastore.protocol.dtypes import lane_bytes

@@ -16,6 +16,7 @@ from deltastore import Consumer, Producer, threads
 from deltastore.codec.ulp import Steps, Ulp
 from deltastore.errors import Broken, NonFinite
 from deltastore.parallel import INLINE
+from deltastore.producer.private import PrivateState
 from deltastore.producer.snapshot import Making, Snapshot
 from deltastore.protocol.descriptors import Descriptor
 from deltastore.protocol.digest import Lanes
@@ -46,7 +47,9 @@ class Model:
         self.old = {name: self.base.lanes(name).copy() for name in NAMES}
         self.new = {name: lanes + (rng.random(LANES) < 0.05) for name, lanes in self.old.items()}
         descriptor = Descriptor(schema.sha256, len(schema.data))
-        self.snapshot = Snapshot(self.base, descriptor, self.base.digest(), shard_bytes=4 * 2 * LANES)
+        self.snapshot = Snapshot(
+            PrivateState.of(self.base), descriptor, self.base.digest(), shard_bytes=4 * 2 * LANES
+        )
 
     def tensors(self) -> Tensors:
         for spec in self.base.schema.owners:

@@ -73,7 +73,8 @@ def test_all_kinds_of_sources_give_the_same_version() -> None:
     found = [PLAIN.collect(source) for source in sources]
     assert len({state.digest() for state in found}) == 1
     assert len({state.schema.sha256 for state in found}) == 1
-    assert all_bits(found[0].tensors()) == all_bits(state)
+    held = {spec.name: bits.read(0, spec.lanes).tobytes() for spec, bits in found[0].tensors()}
+    assert held == all_bits(state)
 
 
 def test_modules_give_parameters_and_buffers_frozen_ones_too(store: Store) -> None:

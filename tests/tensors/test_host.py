@@ -11,6 +11,7 @@ import torch
 from deltastore.codec.types import count_nonfinite
 from deltastore.errors import SchemaMismatch, Unsupported
 from deltastore.protocol.dtypes import BITS
+from deltastore.tensors.bits import require
 from deltastore.tensors.host import HostTensor
 
 DTYPES = {
@@ -91,10 +92,10 @@ def test_bytes_of_a_file_are_viewed(dtype: str) -> None:
 
 def test_what_does_not_fit_the_schema_is_named() -> None:
     host = HostTensor.of_array("t", array("f4", 2, 3))
-    host.require("t", "F32", (2, 3))
+    require("t", host, "F32", (2, 3))
     for dtype, shape in (("F16", (2, 3)), ("F32", (3, 2)), ("F32", (6,))):
         with pytest.raises(SchemaMismatch, match="'t' is F32"):
-            host.require("t", dtype, shape)
+            require("t", host, dtype, shape)
 
 
 # --- NaN and infinity --------------------------------------------------------------------------------

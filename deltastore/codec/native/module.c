@@ -16,6 +16,12 @@ static int inside(const int64_t *positions, size_t count, size_t lanes) {
     return count == 0 || worst < lanes;
 }
 
+static int ascending(const int64_t *positions, size_t count) {
+    for (size_t i = 1; i < count; i++)
+        if (positions[i] <= positions[i - 1]) return 0;
+    return 1;
+}
+
 static PyObject *py_digest(PyObject *self, PyObject *args) {
     Py_buffer data;
     unsigned long long key, first, result;
@@ -58,6 +64,36 @@ static PyObject *py_ulp_diff(PyObject *self, PyObject *args) {
 end:
     PyBuffer_Release(&base);
     PyBuffer_Release(&new_);
+    return result;
+}
+
+static PyObject *py_ulp_encode(PyObject *self, PyObject *args) {
+    Py_buffer positions, steps;
+    Py_ssize_t lanes, width;
+    PyObject *result = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*nn", &positions, &steps, &lanes, &width)) return NULL;
+    size_t count = (size_t)positions.len / 8;
+    if (!width_ok(width) || lanes < 0 || positions.len % 8 || (size_t)steps.len != count * (size_t)width ||
+        !ascending(positions.buf, count) || !inside(positions.buf, count, (size_t)lanes)) {
+        refused("positions must ascend within the lanes, with one step for each");
+        goto end;
+    }
+    ds_ulp out;
+    memset(&out, 0, sizeof out);
+    int ok;
+    Py_BEGIN_ALLOW_THREADS
+    ok = ds_ulp_encode(positions.buf, steps.buf, count, (size_t)lanes, (size_t)width, &out);
+    Py_END_ALLOW_THREADS
+    if (ok)
+        result = Py_BuildValue("NNNNN", bytes_of(&out.table), bytes_of(&out.gaps), bytes_of(&out.codes),
+                               bytes_of(&out.near), bytes_of(&out.far));
+    else
+        PyErr_NoMemory();
+    ds_ulp_free(&out);
+end:
+    PyBuffer_Release(&positions);
+    PyBuffer_Release(&steps);
     return result;
 }
 
@@ -258,6 +294,8 @@ static PyMethodDef methods[] = {
     {"ulp_diff", py_ulp_diff, METH_VARARGS,
      "ulp_diff(base, new, width, key, first_word, mask, value) -> "
      "(table, gaps, codes, near, far, changed, delta, nonfinite)"},
+    {"ulp_encode", py_ulp_encode, METH_VARARGS,
+     "ulp_encode(positions, steps, lanes, width) -> (table, gaps, codes, near, far)"},
     {"ulp_widen", py_ulp_widen, METH_VARARGS, "ulp_widen(gaps, table) -> (low, high)"},
     {"ulp_decode", py_ulp_decode, METH_VARARGS,
      "ulp_decode(table, low, high, codes, near, far, lanes, width, positions, steps) -> fault"},

@@ -1,5 +1,20 @@
-/* Whole streams: 8-bit gaps as 16-bit ones, and memory (spec, Gap coding). */
+/* Whole streams: from positions and steps, 8-bit gaps as 16-bit ones, and memory (spec, Codec ulp, Gap coding). */
 #include "streams.h"
+
+/* Steps at ascending positions within the lanes; returns 0 if memory ran out. */
+int ds_ulp_encode(const int64_t *positions, const uint8_t *steps, size_t count, size_t lanes, size_t width,
+                  ds_ulp *out) {
+    size_t at = 0;
+    for (size_t first = 0; first < lanes; first += DS_BLOCK) {
+        size_t end = at;
+        while (end < count && (size_t)positions[end] - first < DS_BLOCK) end++;
+        ds_cursor c;
+        if (!ds_start(out, end - at, width, &c)) return 0;
+        for (; at < end; at++) ds_emit(&c, (size_t)positions[at] - first, ds_load(steps + at * width, width), width);
+        ds_end(out, &c, width);
+    }
+    return 1;
+}
 
 /* 8-bit gap symbols of whole blocks as 16-bit ones, in a low and a high plane; the table is brought up to date. */
 int ds_ulp_widen(const uint8_t *gaps, size_t count, uint8_t *table, size_t blocks, ds_buf *low, ds_buf *high) {

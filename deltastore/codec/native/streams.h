@@ -127,11 +127,11 @@ typedef struct {
     size_t next;
 } ds_cursor;
 
-/* Room for the worst block: every lane changed, or one at the end of the longest gap. */
-static inline int ds_start(ds_ulp *out, size_t lanes, size_t width, ds_cursor *c) {
-    if (!ds_reserve(&out->table, 16) || !ds_reserve(&out->gaps, lanes + DS_BLOCK / 255 + 1) ||
-        !ds_reserve(&out->codes, lanes + 3) || !ds_reserve(&out->near, lanes + 1) ||
-        !ds_reserve(&out->far, lanes * width))
+/* Room for a block of at most so many changes: each an escape, and the longest gaps between them. */
+static inline int ds_start(ds_ulp *out, size_t changes, size_t width, ds_cursor *c) {
+    if (!ds_reserve(&out->table, 16) || !ds_reserve(&out->gaps, changes + DS_BLOCK / 255 + 1) ||
+        !ds_reserve(&out->codes, changes + 3) || !ds_reserve(&out->near, changes + 1) ||
+        !ds_reserve(&out->far, changes * width))
         return 0;
     *c = (ds_cursor){out->gaps.data + out->gaps.len, out->codes.data + out->codes.len,
                      out->near.data + out->near.len, out->far.data + out->far.len, 0};
@@ -177,6 +177,7 @@ static inline void ds_end(ds_ulp *out, ds_cursor *c, size_t width) {
     out->changed += changes;
 }
 
+int ds_ulp_encode(const int64_t *positions, const uint8_t *steps, size_t count, size_t lanes, size_t width, ds_ulp *out);
 int ds_ulp_widen(const uint8_t *gaps, size_t count, uint8_t *table, size_t blocks, ds_buf *low, ds_buf *high);
 void ds_ulp_free(ds_ulp *out);
 
