@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from deltastore import codec as codecs
-from deltastore.errors import Broken, DeltaStoreError, Unsupported, UsageError
+from deltastore.errors import Broken, DeltaStoreError, UsageError
 from deltastore.parallel import DEFAULT, Workers
 from deltastore.producer.anchors import Anchors
 from deltastore.producer.base import ExternalBase, Files, gather_files, store_files
@@ -60,8 +59,9 @@ class Producer:
         dtypes: `"base"` keeps the dtypes of the base checkpoint, the head, or the first publish; a map from
             patterns of names to dtypes of safetensors changes them for a new store.
         export: Maps the trainer's names to the checkpoint's; None leaves a tensor out.
-        codec: Of deltas: `ulp`, `abs` or `coo`.
-        anchor_codec: Of anchors: `plain`.
+        codec: Of deltas: `ulp`, `ctx`, `abs`, `coo`; `auto` is `ctx` over a slow link, else `ulp`.
+        link: Bytes per second of the slowest link from the store to a server, for `auto`; None: not slow.
+        anchor_codec: Of anchors: `plane` or `plain`.
         anchors: When to add anchors in the background; None leaves it to others.
         takeover: Claim even if the last producer may be alive.
         on_nonfinite: `"raise"` refuses NaN and infinity; `"allow"` publishes them as they are.
@@ -86,7 +86,8 @@ class Producer:
         files: Files | str | PathLike[str] | None = None,
         dtypes: Literal["base"] | Mapping[str, str] = "base",
         export: Callable[[str], str | None] | None = None,
-        codec: str = "ulp",
+        codec: str = "auto",
+        link: float | None = None,
         anchor_codec: str = "plane",
         anchors: anchoring.AnchorPolicy | None = anchoring.DEFAULT,
         takeover: bool = False,
@@ -101,20 +102,13 @@ class Producer:
         if not isinstance(store, Store):
             raise UsageError(f"{store!r} is not a store", hint="Pass Store.open(...) or Store.ensure(...)")
         store.check_writable()
-        if on_nonfinite not in {"raise", "allow"}:
-            raise UsageError(f"on_nonfinite={on_nonfinite!r}", hint="It is 'raise' or 'allow'")
-        if compare not in {"auto", "host", "device"}:
-            raise UsageError(f"compare={compare!r}", hint="It is 'auto', 'host' or 'device'")
         if depth < 1:
             raise UsageError(f"depth={depth}: no publication could wait", hint="At least 1")
-        if codec not in codecs.DELTA or anchor_codec not in codecs.ANCHOR:
-            known = f"{', '.join(codecs.DELTA)} for deltas, {', '.join(codecs.ANCHOR)} for anchors"
-            raise Unsupported(f"there is no codec {codec!r} or {anchor_codec!r}", hint=known)
         self._store = store
         self._external = base if isinstance(base, ExternalBase | None) else ExternalBase(Path(base))
         self._given_files = gather_files(files)
         self._intake = Intake({} if dtypes == "base" else dtypes, export, on_nonfinite, compare)
-        self._making = Making(codec, anchor_codec, check, lambda: store.runtime.random_bytes(16))
+        self._making = Making(codec, anchor_codec, check, lambda: store.runtime.random_bytes(16), link)
         self._takeover = takeover
         self._depth = depth
         self._workers = workers
@@ -315,8 +309,10 @@ class Producer:
         with self._moving():
             move = snapshot.move(tensors, self._making, self._intake.check_count, keep=keep)
             try:
-                makes = snapshot.deltas(move, self._making)
-                return self._submit(makes, saying, base=base, base_state=before)
+                making = self._making.settled(move)
+                makes = snapshot.deltas(move, making)
+                reads = making.reads_base
+                return self._submit(makes, saying, base=base, base_state=before, reads_base=reads)
             except BaseException:
                 move.undo()
                 snapshot.state = before
@@ -333,7 +329,7 @@ class Producer:
             try:
                 self._snapshot = Snapshot(state, schema, state.digest(), shard_bytes=self._shard_bytes)
                 makes = self._snapshot.anchors(self._making)
-                return self._submit(makes, saying, base="none", base_state=None)
+                return self._submit(makes, saying, base="none", base_state=None, reads_base=True)
             except BaseException:
                 self._snapshot = known
                 raise
@@ -357,7 +353,7 @@ class Producer:
         return self._queued
 
     def _submit(
-        self, makes: list[Make], saying: Saying, *, base: Base, base_state: int | None
+        self, makes: list[Make], saying: Saying, *, base: Base, base_state: int | None, reads_base: bool
     ) -> Publication:
         snapshot, pipeline = _given(self._snapshot), _given(self._pipeline)
         version, state, files = self._queued + 1, snapshot.state, self._files
@@ -379,7 +375,6 @@ class Producer:
             )
 
         publication = Publication(version)
-        reads_base = base == "none" or codecs.reads_base(self._making.delta)
         pipeline.submit(Job(publication, makes, content, reads_base=reads_base))
         self._queued, self._step = version, saying.step
         return publication

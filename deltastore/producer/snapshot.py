@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from deltastore import codec as codecs
 from deltastore import threads
+from deltastore.codec.choice import AUTO, choose
 from deltastore.codec.interface import DeltaCodec
 from deltastore.codec.types import Delta, SliceSpec
-from deltastore.errors import Broken, DeltaStoreError
+from deltastore.codec.ulp import Steps
+from deltastore.errors import Broken, DeltaStoreError, Unsupported, UsageError
 from deltastore.producer.private import PrivateState
 from deltastore.protocol.descriptors import Descriptor, Slice
 from deltastore.protocol.digest import MASK, Lanes
@@ -32,16 +34,43 @@ class Making:
     """How shards are made.
 
     Attributes:
-        delta: Id of the codec of deltas.
+        delta: Id of the codec of deltas, or `auto`.
         anchor: Id of the codec of anchors.
         check: Whether to decode what was encoded.
         nonce: 16 random bytes.
+        link: Bytes per second of the slowest link to a server, for `auto`; None if it is not slow.
     """
 
     delta: str
     anchor: str
     check: bool
     nonce: Callable[[], bytes]
+    link: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.delta not in {AUTO, *codecs.DELTA} or self.anchor not in codecs.ANCHOR:
+            known = f"{AUTO}, {', '.join(codecs.DELTA)} for deltas, {', '.join(codecs.ANCHOR)} for anchors"
+            raise Unsupported(f"there is no codec {self.delta!r} or {self.anchor!r}", hint=known)
+        if self.link is not None and (self.delta != AUTO or not self.link > 0):
+            hint = "Bytes per second, more than 0, and codec='auto'"
+            raise UsageError(f"link={self.link!r} with codec={self.delta!r}", hint=hint)
+
+    @property
+    def compares(self) -> DeltaCodec[Any]:
+        """The codec in whose form changes are found; `auto` chooses between two that have the same."""
+        return codecs.DELTA["ulp" if self.delta == AUTO else self.delta]
+
+    def settled(self, move: Move) -> Making:
+        """The same with the codec that some changes are best written in, where that was left open."""
+        if self.delta != AUTO:
+            return self
+        found = [delta for delta in move.deltas.values() if isinstance(delta, Steps)]
+        return replace(self, delta=choose(found, link=self.link), link=None)
+
+    @property
+    def reads_base(self) -> bool:
+        """Whether deltas are encoded from the base as well; it must not move until then."""
+        return codecs.reads_base(self.delta)
 
 
 class Snapshot:
@@ -85,7 +114,7 @@ class Snapshot:
         slices: dict[str, list[Slice]] = {}
         for one in (one for group in self._groups for one in group):
             slices.setdefault(one.tensor.name, []).append(one)
-        move = Move(self, {}, codecs.DELTA[making.delta])
+        move = Move(self, {}, making.compares)
         parts = self._parts(tensors, slices, move)
         groups = threads.groups(parts, _Part.nbytes, most=threads.PIECE if keep else 0)
         budget = min(2 * threads.count() * threads.PIECE, _ALIVE) if keep else 0
@@ -107,7 +136,7 @@ class Snapshot:
         return [partial(self._anchor, group, making) for group in self._groups]
 
     def deltas(self, move: Move, making: Making) -> list[Make]:
-        """How to make the shards of a delta; they read the base only if the codec does."""
+        """How to make the shards of a delta; the codec is settled, and they read the base only if it does."""
         unchanged = codecs.DELTA[making.delta].unchanged
         return [
             partial(

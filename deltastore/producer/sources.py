@@ -41,6 +41,12 @@ class Intake:
     on_nonfinite: OnNonFinite = "raise"
     compare: Compare = "auto"
 
+    def __post_init__(self) -> None:
+        if self.on_nonfinite not in {"raise", "allow"}:
+            raise UsageError(f"on_nonfinite={self.on_nonfinite!r}", hint="It is 'raise' or 'allow'")
+        if self.compare not in {"auto", "host", "device"}:
+            raise UsageError(f"compare={self.compare!r}", hint="It is 'auto', 'host' or 'device'")
+
     def collect(self, weights: Weights) -> PrivateState:
         """A private copy of all weights and the schema that they make.
 
