@@ -20,6 +20,8 @@ from deltastore.codec.twin import BLOCK, Bytes, Counts
 from deltastore.codec.types import Positions, SliceSpec, Stream
 from deltastore.protocol.digest import Lanes
 
+Floats = NDArray[np.float64]
+
 CLASSES: Final = 16
 LARGEST_RICE: Final = 24
 SEGMENT: Final = 1 << 22
@@ -206,7 +208,9 @@ class CodedSegment(NamedTuple):
 # --- Origins -----------------------------------------------------------------------------------------
 
 _SCALE: Final = 1 << 12
-"""Logarithms are integers in units of so many to the bit: sums are exact, whatever their order."""
+"""Logarithms are integers in units of so many to the bit: sums of floats are exact, whatever their order."""
+_ROWS: Final = 64
+"""Blocks per product of matrices: few enough that no library spreads it over threads of its own."""
 _HALVING: Final = 4.2
 """Class in which half of the lanes would change, in the model that origins start from."""
 _LIKELY: Final = 0.97
@@ -227,23 +231,29 @@ def origins(lanes: Counts, changes: Counts) -> tuple[Bytes, int]:
     """
     rates = np.minimum(_LIKELY, 2.0 ** -(np.arange(CLASSES) - _HALVING))
     used = np.flatnonzero((lanes + changes).any(axis=0))
-    went = changes[:, used]
-    stayed = np.maximum(lanes - changes, 0)[:, used]
+    went = changes[:, used].astype(np.float64)
+    stayed = np.maximum(lanes - changes, 0)[:, used].astype(np.float64)
     chosen = np.zeros(len(lanes), np.int64)
     if used.size:
         options = np.arange(max(0, used[0] - CLASSES + 1), used[-1] + 1)
         table = np.clip(used[:, None] - options, 0, CLASSES - 1)
         for _ in range(_ROUNDS):
-            stay, go = (np.rint(-np.log2(p) * _SCALE).astype(np.int64)[table] for p in (1 - rates, rates))
-            chosen = np.argmin(stayed @ stay + went @ go, axis=1)
+            stay, go = (np.rint(-np.log2(p) * _SCALE)[table] for p in (1 - rates, rates))
+            chosen = np.concatenate(
+                [np.argmin(a @ stay + b @ go, axis=1) for a, b in zip(*_rows(stayed, went), strict=True)]
+            )
             rates = _rates(stayed, went, table.T[chosen])
         chosen = options[chosen]
     return chosen.astype(np.uint8), int(np.max(np.flatnonzero(rates > _DENSE) + 1, initial=0))
 
 
-def _rates(stayed: Counts, went: Counts, classes: Counts) -> NDArray[np.float64]:
+def _rows(*counts: Floats) -> list[list[Floats]]:
+    return [[table[at : at + _ROWS] for at in range(0, max(1, len(table)), _ROWS)] for table in counts]
+
+
+def _rates(stayed: Floats, went: Floats, classes: Counts) -> Floats:
     """The share of lanes that change in each class, given the class of each block's exponents."""
     rest, changed = (np.bincount(classes.ravel(), n.ravel(), CLASSES) for n in (stayed, went))
     # Half a change in a class that has none: its rate is small, and not zero.
-    rates: NDArray[np.float64] = (changed + 0.5) / (rest + changed + 1)
+    rates: Floats = (changed + 0.5) / (rest + changed + 1)
     return rates

@@ -23,20 +23,24 @@ _LARGEST: Final = 255
 _SAMPLE: Final = 64
 """Lanes of every `_STRIDE` that are looked at to choose origins."""
 _STRIDE: Final = 2048
+_EVERY: Final = 4
+"""Of the changes, where there are more than `_MANY` to a block."""
+_MANY: Final = 1024
 
 
 def ctx_count(lanes: Lanes, field: Field, changes: Changes) -> tuple[Counts, Counts]:
-    """How many lanes of each block have each exponent, from a sample, and how many of those that changed.
+    """How many lanes of each block have each exponent, from a sample, and how many that changed.
 
     Args:
         lanes: All lanes of a slice, after the changes.
         field: Where their exponents are.
         changes: Positions and steps.
     """
-    positions, steps = changes
     shape = twin.blocks(lanes.size), EXPONENTS
+    every = _EVERY if changes[0].size > _MANY * shape[0] else 1
+    positions, steps = (part[::every] for part in changes)
     cells = positions // BLOCK * EXPONENTS + field.of(lanes[positions] - steps)
-    changed = np.bincount(cells, minlength=shape[0] * EXPONENTS).reshape(shape)
+    changed = np.bincount(cells, minlength=shape[0] * EXPONENTS).reshape(shape) * every
     counts = np.zeros(shape, np.int64)
     for block, first in enumerate(range(0, lanes.size, BLOCK)):
         part = lanes[first : first + BLOCK]

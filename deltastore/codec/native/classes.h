@@ -58,6 +58,29 @@ static inline void ds_tally(const uint8_t *classes, uint8_t *tally) {
     _mm_storeu_si128((__m128i *)tally, _mm_sub_epi8(_mm_setzero_si128(), sum[0]));
 }
 
+/* Adds a tally to sums of 16 bits. */
+static inline void ds_sum(const uint8_t *tally, const uint16_t *sums, uint16_t *after) {
+    const __m128i none = _mm_setzero_si128(), t = _mm_loadu_si128((const __m128i *)tally);
+    const __m128i *from = (const __m128i *)sums;
+    _mm_storeu_si128((__m128i *)after, _mm_add_epi16(_mm_loadu_si128(from), _mm_unpacklo_epi8(t, none)));
+    _mm_storeu_si128((__m128i *)after + 1, _mm_add_epi16(_mm_loadu_si128(from + 1), _mm_unpackhi_epi8(t, none)));
+}
+
+/* Adds a tally to what has been seen; one bit for each class in which that passes what comes next. */
+static inline unsigned ds_pass(const uint8_t *tally, const int32_t *seen, const int32_t *next, int32_t *until) {
+    const __m128i none = _mm_setzero_si128(), t = _mm_loadu_si128((const __m128i *)tally);
+    const __m128i half[2] = {_mm_unpacklo_epi8(t, none), _mm_unpackhi_epi8(t, none)};
+    __m128i passed[4];
+    for (int i = 0; i < 4; i++) {
+        __m128i more = i & 1 ? _mm_unpackhi_epi16(half[i / 2], none) : _mm_unpacklo_epi16(half[i / 2], none);
+        __m128i sum = _mm_add_epi32(_mm_loadu_si128((const __m128i *)(seen + 4 * i)), more);
+        _mm_storeu_si128((__m128i *)(until + 4 * i), sum);
+        passed[i] = _mm_cmpgt_epi32(sum, _mm_loadu_si128((const __m128i *)(next + 4 * i)));
+    }
+    __m128i low = _mm_packs_epi32(passed[0], passed[1]), high = _mm_packs_epi32(passed[2], passed[3]);
+    return (unsigned)_mm_movemask_epi8(_mm_packs_epi16(low, high));
+}
+
 /* One bit for each of 64 classes that is k. */
 static inline uint64_t ds_members(const uint8_t *classes, uint8_t k) {
     const __m128i is = _mm_set1_epi8((char)k);
@@ -88,6 +111,19 @@ static inline void ds_tally(const uint8_t *classes, uint8_t *tally) {
     memset(tally, 0, DS_CLASSES);
     for (size_t i = 0; i < DS_LOT; i++)
         if (classes[i] < DS_CLASSES) tally[classes[i]]++;
+}
+
+static inline void ds_sum(const uint8_t *tally, const uint16_t *sums, uint16_t *after) {
+    for (int k = 0; k < DS_CLASSES; k++) after[k] = (uint16_t)(sums[k] + tally[k]);
+}
+
+static inline unsigned ds_pass(const uint8_t *tally, const int32_t *seen, const int32_t *next, int32_t *until) {
+    unsigned passed = 0;
+    for (int k = 0; k < DS_CLASSES; k++) {
+        until[k] = seen[k] + tally[k];
+        passed |= (unsigned)(next[k] < until[k]) << k;
+    }
+    return passed;
 }
 
 static inline uint64_t ds_members(const uint8_t *classes, uint8_t k) {

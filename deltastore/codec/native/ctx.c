@@ -1,4 +1,4 @@
-/* Coding segments by class (spec, Codec ctx). Scans look at 64 lanes at once; only lots with a change cost more. */
+/* Coding segments by class (spec, Codec ctx). Scans look at 64 lanes at once, and know nothing of changes. */
 #include "ctx.h"
 
 #include "bits.h"
@@ -6,6 +6,9 @@
 
 #define SAMPLE 64 /* lanes of every STRIDE that are counted to choose origins */
 #define STRIDE 2048
+#define EVERY 4   /* of the changes, where there are MANY to a block */
+#define MANY 1024
+#define CHUNK ((size_t)1 << 16) /* lanes whose classes are held at once; a divisor of a block */
 #define AHEAD 32 /* changes that are fetched into the cache before they are needed */
 
 static inline void count(const ds_run *run, size_t width, uint32_t *seen, uint32_t *changed) {
@@ -21,15 +24,16 @@ static inline void count(const ds_run *run, size_t width, uint32_t *seen, uint32
         }
         for (size_t e = 0; e < 256; e++) row[e] = (uint32_t)((uint64_t)row[e] * lanes / sampled);
     }
-    for (size_t i = 0; i < run->changes; i++) {
+    size_t every = run->changes > MANY * ((run->count + DS_BLOCK - 1) / DS_BLOCK) ? EVERY : 1;
+    for (size_t i = 0; i < run->changes; i += every) {
         size_t at = (size_t)run->positions[i];
         if (i + AHEAD < run->changes) __builtin_prefetch(run->lanes + (size_t)run->positions[i + AHEAD] * width);
         uint64_t old = ds_load(run->lanes + at * width, width) - ds_load(run->steps + i * width, width);
-        changed[256 * (at / DS_BLOCK) + ds_exponent(old, run->field)]++;
+        changed[256 * (at / DS_BLOCK) + ds_exponent(old, run->field)] += (uint32_t)every;
     }
 }
 
-/* `seen` has 256 counts for each block, from a sample and scaled; `changed` likewise, of all changes. */
+/* `seen` has 256 counts for each block, from a sample and scaled; `changed` likewise. */
 void ds_ctx_count(const ds_run *run, size_t width, uint32_t *seen, uint32_t *changed) {
     switch (width) { /* so that shifts and masks are constants */
     case 1: count(run, 1, seen, changed); return;
@@ -54,41 +58,67 @@ static inline void add(ds_buf *b, uint64_t value, size_t bytes) {
     b->len += bytes;
 }
 
-/* One block: ranks of its changes, from `*next` on, and the symbols of its dense lanes. */
-static inline int encode_block(const ds_run *run, size_t first, size_t lanes, size_t width, unsigned dense, size_t *next,
-                        uint32_t *seen, changes_t *to, ds_segment *out) {
-    uint8_t origin = run->origins[first / DS_BLOCK], classes[DS_LOT], tally[DS_CLASSES];
+/* Some lanes of a block: their classes, and of each lot what the lots before it have of each class. */
+typedef struct {
+    uint8_t classes[CHUNK];
+    uint16_t before[CHUNK / DS_LOT][DS_CLASSES];
+} chunk_t;
+
+/* Classes before the changes from `begin` to `end`, and their sums; what is in them is added to `seen`. */
+static inline void class_chunk(const ds_run *run, size_t first, size_t lanes, size_t width, size_t begin, size_t end,
+                               uint32_t *seen, chunk_t *chunk) {
+    uint8_t origin = run->origins[first / DS_BLOCK], tally[DS_CLASSES];
     uint64_t mask = ds_width_mask(width);
-    for (unsigned k = 0; k < dense; k++)
-        if (!ds_reserve(&out->dense[k], lanes)) return 0;
-    for (size_t at = first; at < first + lanes; at += DS_LOT) {
-        size_t end = first + lanes - at < DS_LOT ? first + lanes : at + DS_LOT, begin = *next;
-        ds_classes(run->lanes + at * width, end - at, width, run->field, origin, classes);
-        for (; *next < run->changes && (size_t)run->positions[*next] < end; ++*next) {
-            size_t lane = (size_t)run->positions[*next];
-            uint64_t old = ds_load(run->lanes + lane * width, width) - ds_load(run->steps + *next * width, width);
-            classes[lane - at] = ds_class(old & mask, run->field, origin);
+    for (size_t at = 0; at < lanes; at += DS_LOT)
+        ds_classes(run->lanes + (first + at) * width, lanes - at < DS_LOT ? lanes - at : DS_LOT, width, run->field,
+                   origin, chunk->classes + at);
+    for (size_t i = begin; i < end; i++) {
+        size_t lane = (size_t)run->positions[i];
+        uint64_t old = ds_load(run->lanes + lane * width, width) - ds_load(run->steps + i * width, width);
+        chunk->classes[lane - first] = ds_class(old & mask, run->field, origin);
+    }
+    size_t last = (lanes - 1) / DS_LOT;
+    memset(chunk->before[0], 0, sizeof chunk->before[0]);
+    for (size_t lot = 0; lot < last; lot++) {
+        ds_tally(chunk->classes + lot * DS_LOT, tally);
+        ds_sum(tally, chunk->before[lot], chunk->before[lot + 1]);
+    }
+    /* The sum of a whole chunk need not fit into 16 bits. */
+    ds_tally(chunk->classes + last * DS_LOT, tally);
+    for (int k = 0; k < DS_CLASSES; k++) seen[k] += (uint32_t)chunk->before[last][k] + tally[k];
+}
+
+/* One chunk: ranks of its changes, from `*next` on, and the symbols of its dense lanes. */
+static inline int encode_chunk(const ds_run *run, size_t first, size_t lanes, size_t width, unsigned dense,
+                               size_t *next, uint32_t *seen, chunk_t *chunk, changes_t *to, ds_segment *out) {
+    size_t begin = *next;
+    while (*next < run->changes && (size_t)run->positions[*next] < first + lanes) ++*next;
+    uint32_t base[DS_CLASSES];
+    memcpy(base, seen, sizeof base);
+    class_chunk(run, first, lanes, width, begin, *next, seen, chunk);
+    for (unsigned k = 0; k < dense; k++) {
+        size_t more = seen[k] - base[k];
+        if (!ds_reserve(&out->dense[k], more)) return 0;
+        if (more) memset(out->dense[k].data + out->dense[k].len, 0, more);
+        out->dense[k].len += more;
+    }
+    for (size_t i = begin; i < *next; i++) {
+        size_t lane = (size_t)run->positions[i] - first, lot = lane / DS_LOT;
+        const uint8_t *classes = chunk->classes + lot * DS_LOT;
+        uint8_t k = chunk->classes[lane];
+        uint64_t below = ds_members(classes, k) & ds_lower((unsigned)(lane % DS_LOT));
+        uint32_t rank = base[k] + chunk->before[lot][k] + ds_ones(below);
+        uint64_t step = ds_load(run->steps + i * width, width), z = ds_zigzag(step, width);
+        if (k >= dense) {
+            to->steps[to->count] = step;
+            to->ranks[to->count] = rank;
+            to->classes[to->count++] = k;
+            continue;
         }
-        for (uint64_t bits = dense ? ds_below(classes, dense) : 0; bits; bits &= bits - 1)
-            add(&out->dense[classes[__builtin_ctzll(bits)]], 0, 1);
-        for (size_t i = begin; i < *next; i++) {
-            unsigned lane = (unsigned)((size_t)run->positions[i] - at);
-            uint8_t k = classes[lane];
-            uint32_t rank = seen[k] + ds_ones(ds_members(classes, k) & ds_lower(lane));
-            uint64_t step = ds_load(run->steps + i * width, width), z = ds_zigzag(step, width);
-            if (k >= dense) {
-                to->steps[to->count] = step;
-                to->ranks[to->count] = rank;
-                to->classes[to->count++] = k;
-                continue;
-            }
-            out->dense[k].data[rank] = z < 255 ? (uint8_t)z : 255;
-            if (z < 255) continue;
-            if (!ds_reserve(&out->wide, width)) return 0;
-            add(&out->wide, step, width);
-        }
-        ds_tally(classes, tally);
-        for (int k = 0; k < DS_CLASSES; k++) seen[k] += tally[k];
+        out->dense[k].data[rank] = z < 255 ? (uint8_t)z : 255;
+        if (z < 255) continue;
+        if (!ds_reserve(&out->wide, width)) return 0;
+        add(&out->wide, step, width);
     }
     return 1;
 }
@@ -143,14 +173,15 @@ static inline int encode_changes(changes_t *c, size_t lanes, size_t width, unsig
     return 1;
 }
 
-static inline int encode(const ds_run *runs, size_t count, size_t width, unsigned dense, changes_t *c, ds_segment *out) {
+static inline int encode(const ds_run *runs, size_t count, size_t width, unsigned dense, chunk_t *chunk, changes_t *c,
+                         ds_segment *out) {
     uint32_t seen[DS_CLASSES] = {0};
     size_t lanes = 0;
     for (size_t i = 0; i < count; i++) {
         size_t next = 0;
-        for (size_t first = 0; first < runs[i].count; first += DS_BLOCK) {
-            size_t n = runs[i].count - first < DS_BLOCK ? runs[i].count - first : DS_BLOCK;
-            if (!encode_block(&runs[i], first, n, width, dense, &next, seen, c, out)) return 0;
+        for (size_t first = 0; first < runs[i].count; first += CHUNK) {
+            size_t n = runs[i].count - first < CHUNK ? runs[i].count - first : CHUNK;
+            if (!encode_chunk(&runs[i], first, n, width, dense, &next, seen, chunk, c, out)) return 0;
         }
         lanes += runs[i].count;
     }
@@ -169,16 +200,18 @@ int ds_ctx_encode(const ds_run *runs, size_t count, size_t width, unsigned dense
     for (size_t i = 0; i < count; i++) changes += runs[i].changes;
     changes_t c = {malloc(changes * sizeof(uint64_t)), malloc(changes * sizeof(uint32_t)),
                    malloc(changes * sizeof(uint32_t)), malloc(changes), 0};
-    int ok = c.steps && c.ranks && c.order && c.classes;
+    chunk_t *chunk = malloc(sizeof *chunk);
+    int ok = c.steps && c.ranks && c.order && c.classes && chunk;
     if (ok)
-        ok = width == 1   ? encode(runs, count, 1, dense, &c, out)
-             : width == 2 ? encode(runs, count, 2, dense, &c, out)
-             : width == 4 ? encode(runs, count, 4, dense, &c, out)
-                          : encode(runs, count, 8, dense, &c, out);
+        ok = width == 1   ? encode(runs, count, 1, dense, chunk, &c, out)
+             : width == 2 ? encode(runs, count, 2, dense, chunk, &c, out)
+             : width == 4 ? encode(runs, count, 4, dense, chunk, &c, out)
+                          : encode(runs, count, 8, dense, chunk, &c, out);
     free(c.steps);
     free(c.ranks);
     free(c.order);
     free(c.classes);
+    free(chunk);
     return ok;
 }
 

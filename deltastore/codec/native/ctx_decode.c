@@ -3,6 +3,7 @@
 #include "classes.h"
 
 #define NEVER INT32_MAX
+#define CHUNK 8192 /* lanes whose classes are held at once; a divisor of a block */
 
 /* What is still to be found in a segment. */
 typedef struct {
@@ -88,7 +89,7 @@ static inline ds_fault dense_hits(const ds_coded *in, uint64_t bits, const uint8
 }
 
 /* Those in a sparse class that has some. */
-static void sparse_hits(const uint8_t *classes, uint8_t k, int32_t until, state_t *s, uint64_t *hits,
+static inline void sparse_hits(const uint8_t *classes, uint8_t k, int32_t until, state_t *s, uint64_t *hits,
                         uint64_t *steps) {
     uint64_t members = ds_members(classes, k);
     int32_t passed = s->seen[k];
@@ -104,19 +105,18 @@ static void sparse_hits(const uint8_t *classes, uint8_t k, int32_t until, state_
 static inline ds_fault scan_lot(const ds_coded *in, const uint8_t *classes, size_t at, size_t width, unsigned dense,
                                 state_t *s, found_t *to) {
     uint8_t tally[DS_CLASSES];
-    int32_t until[DS_CLASSES], any = 0;
+    int32_t until[DS_CLASSES];
     uint64_t hits = 0, steps[DS_LOT];
     ds_tally(classes, tally);
-    for (int k = 0; k < DS_CLASSES; k++) {
-        until[k] = s->seen[k] + tally[k];
-        any |= s->next[k] < until[k];
-    }
+    unsigned passed = ds_pass(tally, s->seen, s->next, until);
     if (dense) {
         ds_fault fault = dense_hits(in, ds_below(classes, dense), classes, width, s, &hits, steps);
         if (fault != DS_OK) return fault;
     }
-    for (unsigned k = dense; any && k < DS_CLASSES; k++)
-        if (s->next[k] < until[k]) sparse_hits(classes, (uint8_t)k, until[k], s, &hits, steps);
+    for (; passed; passed &= passed - 1) {
+        unsigned k = (unsigned)__builtin_ctzll(passed);
+        sparse_hits(classes, (uint8_t)k, until[k], s, &hits, steps);
+    }
     memcpy(s->seen, until, sizeof until);
     for (; hits; hits &= hits - 1) {
         unsigned lane = (unsigned)__builtin_ctzll(hits);
@@ -129,12 +129,17 @@ static inline ds_fault scan_lot(const ds_coded *in, const uint8_t *classes, size
 
 static inline ds_fault scan(const ds_run *run, const ds_coded *in, size_t width, unsigned dense, state_t *s,
                             found_t *to) {
-    uint8_t classes[DS_LOT];
-    for (size_t at = 0; at < run->count; at += DS_LOT) {
-        size_t n = run->count - at < DS_LOT ? run->count - at : DS_LOT;
-        ds_classes(run->lanes + at * width, n, width, run->field, run->origins[at / DS_BLOCK], classes);
-        ds_fault fault = scan_lot(in, classes, at, width, dense, s, to);
-        if (fault != DS_OK) return fault;
+    uint8_t classes[CHUNK];
+    for (size_t first = 0; first < run->count; first += CHUNK) {
+        size_t lanes = run->count - first < CHUNK ? run->count - first : CHUNK;
+        uint8_t origin = run->origins[first / DS_BLOCK];
+        for (size_t at = 0; at < lanes; at += DS_LOT)
+            ds_classes(run->lanes + (first + at) * width, lanes - at < DS_LOT ? lanes - at : DS_LOT, width, run->field,
+                       origin, classes + at);
+        for (size_t at = 0; at < lanes; at += DS_LOT) {
+            ds_fault fault = scan_lot(in, classes + at, first + at, width, dense, s, to);
+            if (fault != DS_OK) return fault;
+        }
     }
     return DS_OK;
 }
