@@ -10,18 +10,26 @@ import hashlib
 import json
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
-import zstandard
+import plain_ctx
+from plain_streams import BLOCK, Streams, inflate
 
 MASK = 2**64 - 1
 BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "I64": 64}
-ROTATION = {"BF16": 1, "F16": 1, "F32": 1, "F64": 4}
-BLOCK = 2**18
 
 State = dict[str, np.ndarray]
+
+
+class Slice(NamedTuple):
+    """A resolved slice; `lanes` are those of the state, to be written to."""
+
+    name: str
+    dtype: str
+    label: str
+    lanes: np.ndarray
 
 
 class PlainReader:
@@ -63,6 +71,11 @@ class PlainReader:
         data = (self.root / "objects" / name[:2] / name).read_bytes()
         assert (len(data), hashlib.sha256(data).hexdigest()) == (descriptor["size"], name)
         return bytes(data)
+
+    def shards(self) -> list[dict[str, Any]]:
+        """Descriptors of the shards of all embedded edges."""
+        records = [self.record(version)[0] for version in range(self.first, self.newest() + 1)]
+        return [shard for record in records for edge in record["edges"] for shard in edge["shards"]]
 
     def added(self, version: int, schema: bytes) -> list[dict[str, Any]]:
         """Section 5.5: edges from records of their own."""
@@ -111,110 +124,105 @@ class PlainReader:
         """Section 9."""
         meta, tensors = container(self.object(descriptor))
         slices = resolve(descriptor["slices"], schema, state)
-        assert meta["codec"] == descriptor["codec"]
-        assert len(meta.get("digest", [])) == (len(slices) if meta["codec"] in {"coo", "plain"} else 0)
-        digests = [int(text, 16) for text in meta.get("digest", [])]
-        digests += [int(word) for word in tensors.get("D", np.empty(0, np.uint8)).view("<u8")]
-        assert sum(digests) & MASK == number(descriptor["state_delta"])
-        if meta["codec"] == "plain":
-            for name, start, stop in slices:
-                state[name][start:stop] = tensors[label(name, start, stop, state)].view(state[name].dtype)
-        elif meta["codec"] == "coo":
-            for name, start, stop in slices:
-                base = label(name, start, stop, state)
-                if f"{base}.indices" in tensors:
-                    values = tensors[f"{base}.values"].view(state[name].dtype)
-                    index = tensors[f"{base}.indices"]
-                    state[name][index.view("<i4" if index.size == 4 * values.size else "<i8")] = values
+        codec, size = meta["codec"], sum(tensor.size for tensor in tensors.values())
+        assert codec == descriptor["codec"]
+        assert len(meta.get("digest", [])) == (len(slices) if codec in {"coo", "plain"} else 0)
+        added = [int(text, 16) for text in meta.get("digest", [])]
+        if codec == "plain":
+            for one in slices:
+                one.lanes[:] = tensors[one.label].view(one.lanes.dtype)
+        elif codec == "coo":
+            for one in slices:
+                apply_coo(one, state[one.name], tensors)
+        elif codec == "ctx":
+            names = {one.name for one in slices}
+            added.append(-sum(digest(name, state[name]) for name in names))
+            size = apply_ctx(slices, meta, tensors)
+            added.append(sum(digest(name, state[name]) for name in names))
         else:
-            dtypes = {name: dtype for name, dtype, _, _ in schema}
-            streams = Streams(meta, tensors)
-            assert streams.raw + len(slices) + 8 * len(digests) == descriptor["raw_size"]
-            assert sum(mode > 0 for mode in (tensors["M"] if slices else b"")) == len(digests)
-            for mode, (name, start, stop) in zip(tensors["M"] if slices else b"", slices, strict=True):
-                streams.apply(int(mode), state[name][start:stop], ROTATION.get(dtypes[name], 0))
+            added += [int(word) for word in tensors.get("D", np.empty(0, np.uint8)).view("<u8")]
+            size = apply_streams(slices, meta, tensors)
+        assert size == descriptor["raw_size"]
+        assert sum(added) & MASK == number(descriptor["state_delta"])
 
 
-class Streams:
-    """Sections 9.3 to 9.6 and 9.9: streams, inflated where they are compressed, with a cursor each."""
+def apply_coo(one: Slice, lanes: np.ndarray, tensors: dict[str, np.ndarray]) -> None:
+    """Section 9.7; indices are those of the whole tensor."""
+    if f"{one.label}.indices" in tensors:
+        values = tensors[f"{one.label}.values"].view(lanes.dtype)
+        index = tensors[f"{one.label}.indices"]
+        lanes[index.view("<i4" if index.size == 4 * values.size else "<i8")] = values
 
-    def __init__(self, meta: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-        self.codec = meta["codec"]
-        self.data: dict[str, bytes] = {}
-        self.raw = 0
-        for name in tensors.keys() - {"M", "D"} - meta.get("frames", {}).keys():
+
+def apply_ctx(slices: list[Slice], meta: dict[str, Any], tensors: dict[str, np.ndarray]) -> int:
+    """Section 9.11; returns the raw size."""
+    assert tensors.keys() == ({"S"} if slices else set())
+    stored = b"".join(tensor.tobytes() for tensor in tensors.values())
+    return plain_ctx.apply(meta, stored, [(one.dtype, one.lanes) for one in slices])
+
+
+def apply_streams(slices: list[Slice], meta: dict[str, Any], tensors: dict[str, np.ndarray]) -> int:
+    """Sections 9.4 to 9.6 and 9.10; returns the raw size."""
+    streams = opened(meta, tensors)
+    modes = bytes(tensors.get("M", b""))
+    size = streams.raw + len(modes) + tensors.get("D", np.empty(0)).size
+    if meta["codec"] == "plane":
+        assert not modes
+        modes = bytes(3 if one.lanes.size else 0 for one in slices)
+    assert 8 * sum(mode > 0 for mode in modes) == tensors.get("D", np.empty(0)).size
+    for mode, one in zip(modes, slices, strict=True):
+        apply_slice(meta["codec"], mode, one.dtype, one.lanes, streams)
+    assert streams.all_taken()
+    return size
+
+
+def opened(meta: dict[str, Any], tensors: dict[str, np.ndarray]) -> Streams:
+    """Section 9.3: streams of `ulp`, `abs` and `plane` but `M` and `D`; planes may be stored as they are."""
+    data, frames = {}, meta.get("frames", {})
+    for name in tensors.keys() - {"M", "D"}:
+        data[name] = tensors[name].tobytes()
+        if name in frames:
+            data[name] = inflate(data[name], frames[name])
+            assert len(data[name]) == meta["raw"][name]
+        else:
             assert name[0] in "PV"
-            self.data[name] = tensors[name].tobytes()
-            self.raw += tensors[name].size
-        for name, sizes in meta.get("frames", {}).items():
-            stored, at, parts = tensors[name].tobytes(), 0, []
-            for size in sizes:
-                parts.append(zstandard.ZstdDecompressor().decompress(stored[at : at + size]))
-                at += size
-            assert all(len(part) == 2**20 for part in parts[:-1])
-            self.data[name] = b"".join(parts)
-            assert len(self.data[name]) == meta["raw"][name]
-            self.raw += meta["raw"][name]
+    return Streams(data)
 
-    def take(self, name: str, size: int) -> bytes:
-        taken, self.data[name] = self.data.get(name, b"")[:size], self.data.get(name, b"")[size:]
-        assert len(taken) == size
-        return taken
 
-    def apply(self, mode: int, lanes: np.ndarray, rotation: int) -> None:
-        width = lanes.dtype.itemsize
-        if mode == 3:
-            lanes[:] = self.planes("P", lanes.size, width, rotation)
-        if mode not in {1, 2}:
-            return
-        columns = 4 if self.codec == "ulp" else 2
-        for first in range(0, lanes.size, BLOCK):
-            symbols, changes, *rest = struct.unpack(f"<{columns}I", self.take("T", 4 * columns))
-            where = self.positions(mode, symbols, first)
-            assert len(where) == changes
-            if self.codec == "ulp":
-                for lane, step in zip(where, self.steps(changes, rest, width), strict=True):
-                    lanes[lane] = (int(lanes[lane]) + step) % 2 ** (8 * width)
-            else:
-                lanes[where] = self.planes("V", changes, width, rotation)
-
-    def planes(self, kind: str, count: int, width: int, rotation: int) -> list[int]:
-        """Section 9.9, lane by lane."""
-        planes = [self.take(f"{kind}{i}", count) for i in range(width)]
-        rotated = (int.from_bytes(row, "big") for row in zip(*planes, strict=True))
-        return [(x >> rotation | x << 8 * width - rotation) % 2 ** (8 * width) for x in rotated]
-
-    def positions(self, mode: int, symbols: int, first: int) -> list[int]:
-        if mode == 1:
-            gaps = list(self.take("G", symbols))
+def apply_slice(codec: str, mode: int, dtype: str, lanes: np.ndarray, streams: Streams) -> None:
+    """Sections 9.4 to 9.6 and 9.10."""
+    width = lanes.dtype.itemsize
+    if mode == 3:
+        lanes[:] = streams.planes("P", lanes.size, width, dtype)
+    if mode not in {1, 2}:
+        return
+    columns = 4 if codec == "ulp" else 2
+    for first in range(0, lanes.size, BLOCK):
+        symbols, changes, *rest = struct.unpack(f"<{columns}I", streams.take("T", 4 * columns))
+        where = positions(streams, mode, symbols, first)
+        assert len(where) == changes
+        if codec == "ulp":
+            near, far = rest
+            for lane, step in zip(where, streams.steps(changes, near, far, width), strict=True):
+                lanes[lane] = (int(lanes[lane]) + step) % 2 ** (8 * width)
         else:
-            low, high = self.take("H", symbols), self.take("I", symbols)
-            gaps = [a + 256 * b for a, b in zip(low, high, strict=True)]
-        where, p = [], first
-        for s in gaps:
-            p += s
-            if s != (255 if mode == 1 else 65535):
-                where.append(p)
-                p += 1
-        return where
+            lanes[where] = streams.planes("V", changes, width, dtype)
 
-    def steps(self, changes: int, counts: list[int], width: int) -> list[int]:
-        packed = self.take("U", -(-changes // 4))
-        codes = [packed[i // 4] >> 2 * (i % 4) & 3 for i in range(changes)]
-        near = iter(self.take("X", counts[0]))
-        far = iter(np.frombuffer(self.take("Y", counts[1] * width), f"<i{width}"))
-        steps = []
-        for code in codes:
-            if code < 2:
-                steps.append((-1, 1)[code])
-            elif (x := next(near)) == 255:
-                steps.append(int(next(far)))
-            else:
-                z = x + 3
-                steps.append(z // 2 if z % 2 == 0 else -(z + 1) // 2)
-        assert next(near, None) is None
-        assert next(far, None) is None
-        return steps
+
+def positions(streams: Streams, mode: int, symbols: int, first: int) -> list[int]:
+    """Section 9.4: the lanes that change in a block."""
+    if mode == 1:
+        gaps = list(streams.take("G", symbols))
+    else:
+        low, high = streams.take("H", symbols), streams.take("I", symbols)
+        gaps = [a + 256 * b for a, b in zip(low, high, strict=True)]
+    where, p = [], first
+    for s in gaps:
+        p += s
+        if s != (255 if mode == 1 else 65535):
+            where.append(p)
+            p += 1
+    return where
 
 
 def container(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -227,21 +235,22 @@ def container(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return meta, {name: body[slice(*entry["data_offsets"])] for name, entry in header.items()}
 
 
-def resolve(slices: list[Any], schema: list[Any], state: State) -> list[tuple[str, int, int]]:
-    """Section 7."""
+def resolve(slices: list[Any], schema: list[Any], state: State) -> list[Slice]:
+    """Section 7, and labels as in 9.2."""
     found = []
     for one in slices:
         if len(one) == 3:
-            found.append((schema[one[0]][0], one[1], one[2]))
+            name, dtype, *_ = schema[one[0]]
+            start, stop = one[1:]
+            whole = (start, stop) == (0, state[name].size)
+            text = name if whole else f"{name}[{start}:{stop}]"
+            found.append(Slice(name, dtype, text, state[name][start:stop]))
         else:
             rows = schema[one[0] : one[0] + one[1]]
-            found += [(name, 0, state[name].size) for name, _, _, alias in rows if alias is None]
+            found += [
+                Slice(name, dtype, name, state[name]) for name, dtype, _, alias in rows if alias is None
+            ]
     return found
-
-
-def label(name: str, start: int, stop: int, state: State) -> str:
-    """Section 9.2."""
-    return name if (start, stop) == (0, state[name].size) else f"{name}[{start}:{stop}]"
 
 
 def empty(dtype: str, shape: list[int]) -> np.ndarray:
