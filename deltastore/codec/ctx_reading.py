@@ -86,11 +86,15 @@ def read(reader: Reader, specs: Sequence[SliceSpec], base: Base) -> Decoded:
 
 def _read_modes(reader: Reader, specs: Sequence[SliceSpec]) -> tuple[list[Mode], int]:
     """The mode of each slice, and the number of dense classes."""
+    data = reader.read("M", len(specs) + 1 if specs else 0)
     if not specs:
         return [], 0
-    *modes, dense = bytes(reader.read("M", len(specs) + 1))
+    *modes, dense = bytes(data)
     if not _MODES.issuperset(modes) or dense > CLASSES:
         raise BadShard("a slice has a mode that is not known, or there are more than 16 dense classes")
+    for spec, mode in zip(specs, modes, strict=True):
+        if mode and not spec.lanes:
+            raise BadShard(f"slice {spec.label!r} has mode {mode}, and no lanes")
     return [Mode(mode) for mode in modes], dense
 
 

@@ -277,8 +277,21 @@ def test_a_coded_slice_without_a_change_is_refused() -> None:
     refused(
         {"M": bytes([Mode.CODED, 0]), "T": row.pack(), "E": b"\0"}, [(spec, lanes, lanes)], "nothing changes"
     )
-    none = (whole_spec("BF16", 0, "w"), lanes[:0], lanes[:0])
-    refused({"M": bytes([Mode.CODED, 0])}, [none], "nothing changes")
+
+
+@pytest.mark.req("DS-CTX-3")
+@pytest.mark.parametrize("mode", [Mode.CODED, Mode.FULL])
+def test_a_slice_without_lanes_has_mode_0(mode: Mode) -> None:
+    lanes = np.empty(0, np.uint16)
+    refused({"M": bytes([mode, 0])}, [(whole_spec("BF16", 0), lanes, lanes)], "no lanes")
+
+
+@pytest.mark.req("DS-CTX-2")
+def test_a_shard_without_slices_has_no_streams() -> None:
+    encoded = encode("ctx", [])
+    assert not shard.parse(encoded.data).tensors
+    assert decode("ctx", encoded.data, [], raw_size=0).changes == []
+    refused({"M": b"\0"}, [], "raw bytes")
 
 
 def segment() -> tuple[list[Run], list[Changes], CodedSegment]:

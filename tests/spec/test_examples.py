@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 import numpy as np
+import plain_ctx
 import pytest
 
 from deltastore import codec
-from deltastore.codec import frames, kernels, shard
+from deltastore.codec import contexts, ctx_reading, frames, kernels, shard
 from deltastore.codec.types import SliceSpec, Sparse
 from deltastore.protocol import dtypes, features, limits, wire
 from deltastore.protocol.digest import MASK, digest, tensor_key
@@ -20,6 +21,7 @@ from deltastore.state import HostState
 TEXT = (Path(__file__).parents[2] / "spec" / "deltastore-v1.md").read_text()
 TABLES = ("M", "D")
 LANES = SliceSpec("w", "BF16", (2, 10), 0, 20, 20)
+CTX_LANES = SliceSpec("w", "BF16", (2, 12), 0, 24, 24)
 
 
 def section(number: str) -> str:
@@ -99,8 +101,9 @@ def example() -> tuple[np.ndarray, np.ndarray]:
     return old, new
 
 
-def streams() -> dict[str, bytes]:
-    return {name: bytes.fromhex(data) for name, data, _ in rows("9.5", 3) if re.fullmatch("[0-9a-f]+", data)}
+def streams(number: str = "9.5") -> dict[str, bytes]:
+    """Raw streams of the example of a codec."""
+    return {name: bytes.fromhex(data) for name, data, _ in rows(number, 3) if re.fullmatch("[0-9a-f]+", data)}
 
 
 @pytest.mark.req("DS-GAP-1", "DS-GAP-2", "DS-GAP-3", "DS-ULP-1", "DS-ULP-2")
@@ -138,6 +141,76 @@ def test_ulp_example_decodes_to_the_state_after() -> None:
     result = old.copy()
     result[change.positions] = kernels.new_bits(change, old[change.positions])
     assert result.tolist() == new.tolist()
+
+
+def ctx_example() -> tuple[np.ndarray, np.ndarray]:
+    """The states before and after of the example for `ctx`."""
+    match = re.search("Lanes before: `([0-9a-f ]+)`", prose("9.11"))
+    assert match
+    old = np.array([int(lane, 16) for lane in match[1].split()], np.uint16)
+    new = old.copy()
+    steps = {1: 1, 3: -1, 5: -2, 15: 0x8000, 17: 2, 20: -300}
+    for lane, step in steps.items():
+        new[lane] = (int(old[lane]) + step) % 2**16
+    return old, new
+
+
+def ctx_shard() -> tuple[shard.Meta, bytes]:
+    """Metadata and `S` of the example for `ctx`, with no stream compressed."""
+    raw = {name: len(data) for name, data in streams("9.11").items()}
+    meta = shard.Meta(codec="ctx", nonce="00" * 16, frames=dict.fromkeys(raw, ()), raw=raw)
+    return meta, b"".join(streams("9.11").values())
+
+
+@pytest.mark.req("DS-CTX-1", "DS-CTX-4", "DS-CTX-5")
+def test_ctx_example_is_what_the_kernel_writes() -> None:
+    """Origin and dense classes are the example's: they are the writer's choice."""
+    old, new = ctx_example()
+    positions = np.flatnonzero(old != new)
+    raw = streams("9.11")
+    run = contexts.Run(new, contexts.field_of("BF16"), np.frombuffer(raw["E"], np.uint8))
+    coded = kernels.ctx_encode([run], [(positions, (new - old)[positions])], raw["M"][-1])
+    written = {
+        "M": bytes([contexts.Mode.CODED, 5]),
+        "T": coded.row.pack(),
+        "E": bytes([114]),
+        **dict(zip(contexts.DENSE, coded.dense, strict=False)),
+        "G": coded.unary,
+        "U": coded.codes,
+        "X": coded.near,
+        "L": coded.low,
+        "Y": coded.far,
+        "W": coded.wide,
+    }
+    assert {name: bytes(data) for name, data in written.items() if data} == raw
+    assert [name for name in ctx_reading.STREAMS if name in raw] == list(raw)
+
+
+@pytest.mark.req("DS-CTX-1", "DS-CTX-2")
+def test_ctx_example_decodes_to_the_state_after() -> None:
+    old, new = ctx_example()
+    meta, stored = ctx_shard()
+    data = shard.build(meta, [("S", shard.Tensor("U8", (len(stored),), stored))])
+    decoded = codec.DELTA["ctx"].decode(
+        data, [CTX_LANES], raw_size=len(stored), base=lambda _, start, stop: old[start:stop]
+    )
+    (change,) = decoded.changes
+    assert isinstance(change, Sparse)
+    result = old.copy()
+    result[change.positions] = kernels.new_bits(change, old[change.positions])
+    assert result.tolist() == new.tolist()
+    before, after = (plainly("w", lanes.tobytes(), 0) for lanes in (old, new))
+    said = f"`raw_size` is {len(stored)}, and `state_delta` is `{(after - before) & MASK:016x}`"
+    assert said in prose("9.11")
+
+
+@pytest.mark.req("DS-CTX-1")
+def test_ctx_example_is_read_by_the_plain_reader() -> None:
+    lanes, new = ctx_example()
+    meta, stored = ctx_shard()
+    plain = {"frames": dict(meta.frames), "raw": dict(meta.raw)}
+    assert plain_ctx.apply(plain, stored, [("BF16", lanes)]) == 112
+    assert lanes.tolist() == new.tolist()
 
 
 @pytest.mark.req("DS-LIMIT-1")
