@@ -200,7 +200,7 @@ GOALS: Final = (
         Goal(
             f"`ctx` {side}, one core, {words}", limit, _speed("ctx", side, "ms_per_gb", *span), unit=" ms/GB"
         )
-        for side in ("producer", "consumer")
+        for side in ("encode", "decode")
         for words, limit, span in (("0.3 %", 400, (0.002, 0.0061)), ("1.6 %", 600, (0.015, 0.017)))
     ),
     Goal("digest, C, one core", 6, _digest("C kernel"), at_least=True, unit=" GB/s"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,18 +18,19 @@ from numpy.typing import NDArray
 
 from bench.forms.base import Message, Missing
 from bench.model import Model
+from deltastore import codec
 from deltastore.codec import ANCHOR, DELTA, kernels
 from deltastore.parallel import INLINE, Workers
 from deltastore.producer.private import PrivateState
 from deltastore.producer.snapshot import Making, Snapshot
 from deltastore.protocol import digest as state_digest
-from deltastore.protocol.descriptors import Descriptor
+from deltastore.protocol.descriptors import Descriptor, resolve
 from deltastore.protocol.digest import MASK
 from deltastore.protocol.edges import Edge
 from deltastore.protocol.planning import Plan
 from deltastore.protocol.schema import Schema, TensorSpec
 from deltastore.replay import Replay
-from deltastore.shards import Shard
+from deltastore.shards import Shard, spec_of
 from deltastore.slicing import SHARD_BYTES
 from deltastore.state import HostState, Patch
 from deltastore.tensors.host import HostTensor
@@ -118,16 +120,22 @@ class Ours:
         if self.codec not in DELTA:
             raise Missing(f"this deltastore has no codec {self.codec}")
 
-    def sender(self, held: Model, cores: int) -> _Sender:
+    def sender(self, held: Model, cores: int) -> OurSender:
         """See `DeltaForm`."""
-        return _Sender(self, held, cores)
+        return OurSender(self, held, cores)
 
-    def receiver(self, held: Model, cores: int) -> _Receiver:
+    def receiver(self, held: Model, cores: int) -> OurReceiver:
         """See `DeltaForm`."""
-        return _Receiver(held, cores)
+        return OurReceiver(held, cores)
 
 
-class _Sender:
+class OurSender:
+    """A producer without a store.
+
+    Attributes:
+        encoding: Seconds that the last message took, but for the comparison.
+    """
+
     def __init__(self, form: Ours, held: Model, cores: int) -> None:
         state = state_of(held)
         schema = Descriptor(state.schema.sha256, len(state.schema.data))
@@ -135,13 +143,16 @@ class _Sender:
         self._snapshot = Snapshot(PrivateState.of(state), schema, state.digest(), shard_bytes=SHARD_BYTES)
         self._making = Making(form.codec, "plain", form.check, lambda: bytes(16))
         self._workers = _workers(cores)
+        self.encoding = 0.0
 
     def send(self, new: Model) -> Delta:
         snapshot = self._snapshot
         before = snapshot.state
         move = snapshot.move(_tensors(new, snapshot.base.schema), self._making, _inspect, keep=True)
         makes = snapshot.deltas(move, self._making)
+        start = time.perf_counter()
         shards = list(self._workers.map(_made, makes))
+        self.encoding = time.perf_counter() - start
         edge = Edge(0, before, 1, snapshot.state, tuple(shard.descriptor for shard in shards))
         return Delta(tuple(shard.data for shard in shards), edge)
 
@@ -149,7 +160,7 @@ class _Sender:
         return self._held.same(model) and self._snapshot.state == state_of(model).digest()
 
 
-class _Receiver:
+class OurReceiver:
     def __init__(self, held: Model, cores: int) -> None:
         self._held = held
         self._state = state_of(held)
@@ -164,6 +175,21 @@ class _Receiver:
         shards = {d.sha256: data for d, data in zip(edge.shards, message.parts, strict=True)}
         replay = Replay(self._state.schema, edge.state, lambda d: shards[d.sha256], self._workers)
         self._patches = replay.run(Plan(0, (edge,), edge.size), self._state, base_state=self._digest)
+
+    def decode(self, message: Message) -> None:
+        """The part of `stage` that is the codec's: inflating and decoding, without digests."""
+        if not isinstance(message, Delta):
+            raise TypeError("not a message of deltastore")
+        for shard, data in zip(message.edge.shards, message.parts, strict=True):
+            specs = [spec_of(one) for one in resolve(self._state.schema, shard.slices)]
+            held = [self._state.lanes(spec.name)[spec.start : spec.stop] for spec in specs]
+            codec.decode(
+                shard.codec,
+                data,
+                specs,
+                raw_size=shard.raw_size,
+                base=lambda i, a, b, held=held: held[i][a:b],
+            )
 
     def commit(self) -> None:
         self._state.apply(self._patches)

@@ -8,7 +8,7 @@ from bench import limits, machine, process, synthetic
 from bench.checks import runnable, sent
 from bench.forms import DELTAS, SELF_CHECKED
 from bench.forms.base import DeltaForm, Message, Sender
-from bench.forms.ours import kernels_in_use
+from bench.forms.ours import OurReceiver, OurSender, kernels_in_use
 from bench.model import Model, Pair
 from bench.rows import Row, Section
 from bench.settings import Settings
@@ -18,6 +18,7 @@ OVER: Final = {limits.READ2: "over_read2", limits.COPY: "over_memcpy"}
 TWIN: Final = "numpy"
 LIMIT: Final = "limit"
 SIDES: Final = ("producer", "consumer", "pause")
+OUR_SIDES: Final = (*SIDES, "encode", "decode")
 
 
 def run(settings: Settings) -> Section:
@@ -26,7 +27,8 @@ def run(settings: Settings) -> Section:
     section.note(
         "ms per GB of model (10^9 bytes of bf16); ratios are taken within a round, to the limit measured in "
         "that round. Producer: compare, encode, digest, compress, move the base. Consumer: inflate, decode, "
-        "digest (stage) and scatter (commit); pause is the latter alone. What is checked of the result: "
+        "digest (stage) and scatter (commit); pause is the latter alone. Encode and decode are the codec's share: "
+        "the producer without the comparison, the consumer without digests and scatter. What is checked of the result: "
         + _digests()
         + "."
     )
@@ -89,8 +91,12 @@ class _Clock:
         sender = form.sender(self.reset(), self._cores)
         took = seconds(_keep, messages, sender, self._pair.new)
         self._rounds.add(f"{form.name} producer", took)
+        if isinstance(sender, OurSender):
+            self._rounds.add(f"{form.name} encode", sender.encoding)
         del sender
         receiver = form.receiver(self.reset(), self._cores)
+        if isinstance(receiver, OurReceiver):
+            self._rounds.add(f"{form.name} decode", seconds(receiver.decode, messages[0]))
         stage = seconds(receiver.stage, messages[0])
         commit = seconds(receiver.commit)
         self._rounds.add(f"{form.name} consumer", stage + commit)
@@ -105,7 +111,7 @@ class _Clock:
             for one in limits.LIMITS
         ]
         for form in forms:
-            for side in SIDES:
+            for side in OUR_SIDES if form.ours else SIDES:
                 row = self._rounds.row(
                     f"{form.name} {side}", gigabytes=gigabytes, limits=OVER, side=side, **common
                 )

@@ -17,7 +17,9 @@ static inline void count(const ds_run *run, size_t width, uint32_t *seen, uint32
         size_t lanes = run->count - first < DS_BLOCK ? run->count - first : DS_BLOCK;
         uint32_t *row = seen + 256 * block;
         for (size_t at = 0; at < lanes; at += STRIDE) {
-            size_t end = lanes - at < SAMPLE ? lanes : at + SAMPLE;
+            size_t end = lanes - at < SAMPLE ? lanes : at + SAMPLE, soon = first + at + AHEAD * STRIDE;
+            for (size_t i = soon; i < soon + SAMPLE && i < run->count; i += 64 / width)
+                __builtin_prefetch(run->lanes + i * width);
             for (size_t i = at; i < end; i++)
                 row[ds_exponent(ds_load(run->lanes + (first + i) * width, width), run->field)]++;
             sampled += end - at;
