@@ -205,7 +205,7 @@ GOALS: Final = (
     ),
     Goal("digest, C, one core", 6, _digest("C kernel"), at_least=True, unit=" GB/s"),
     Goal("digest, numpy, one core", 2, _digest("numpy twin"), at_least=True, unit=" GB/s"),
-    Goal("digest, torch, one core", 1, _digest("torch form of the bench"), at_least=True, unit=" GB/s"),
+    Goal("digest, torch, one core", 1, _digest("torch, as on a device"), at_least=True, unit=" GB/s"),
     Goal("digest, most misses of any fault", 0, _misses),
     Goal("merge of 8 steps, one core", 400, _merge(8), unit=" ms/GB"),
     Goal("merge of 32 steps, one core", 1200, _merge(32), unit=" ms/GB"),

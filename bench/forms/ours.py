@@ -8,24 +8,26 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bench.forms.base import Message, Missing
 from bench.model import Model
 from deltastore import codec
 from deltastore.codec import ANCHOR, DELTA, kernels
+from deltastore.codec.types import Base
 from deltastore.parallel import INLINE, Workers
 from deltastore.producer.private import PrivateState
 from deltastore.producer.snapshot import Making, Snapshot
 from deltastore.protocol import digest as state_digest
 from deltastore.protocol.descriptors import Descriptor, resolve
-from deltastore.protocol.digest import MASK
+from deltastore.protocol.digest import MASK, Lanes
 from deltastore.protocol.edges import Edge
 from deltastore.protocol.planning import Plan
 from deltastore.protocol.schema import Schema, TensorSpec
@@ -33,6 +35,7 @@ from deltastore.replay import Replay
 from deltastore.shards import Shard, spec_of
 from deltastore.slicing import SHARD_BYTES
 from deltastore.state import HostState, Patch
+from deltastore.tensors import device
 from deltastore.tensors.host import HostTensor
 
 DTYPE: Final = "BF16"
@@ -57,6 +60,11 @@ def native_digest() -> Scan | None:
 def public_digest(lanes: NDArray[np.uint16], key: int, first_word: int) -> int:
     """The digest as everything in deltastore calls it."""
     return state_digest.digest(lanes, key, first_word)
+
+
+def device_digest(lanes: NDArray[np.uint16], key: int, first_word: int) -> int:
+    """The digest of tensors on a device, here on the CPU."""
+    return device.digest(torch.from_numpy(lanes.view(np.int16)), key, first_word)
 
 
 def schema_of(model: Model) -> Schema:
@@ -146,6 +154,7 @@ class OurSender:
         self.encoding = 0.0
 
     def send(self, new: Model) -> Delta:
+        """See `Sender`."""
         snapshot = self._snapshot
         before = snapshot.state
         move = snapshot.move(_tensors(new, snapshot.base.schema), self._making, _inspect, keep=True)
@@ -157,10 +166,17 @@ class OurSender:
         return Delta(tuple(shard.data for shard in shards), edge)
 
     def holds(self, model: Model) -> bool:
+        """See `Sender`."""
         return self._held.same(model) and self._snapshot.state == state_of(model).digest()
 
 
+def _base(held: Sequence[Lanes]) -> Base:
+    return lambda index, start, stop: held[index][start:stop]
+
+
 class OurReceiver:
+    """A consumer without a store."""
+
     def __init__(self, held: Model, cores: int) -> None:
         self._held = held
         self._state = state_of(held)
@@ -169,6 +185,7 @@ class OurReceiver:
         self._patches: dict[str, Patch] = {}
 
     def stage(self, message: Message) -> None:
+        """See `Receiver`."""
         if not isinstance(message, Delta):
             raise TypeError("not a message of deltastore")
         edge = message.edge
@@ -183,18 +200,14 @@ class OurReceiver:
         for shard, data in zip(message.edge.shards, message.parts, strict=True):
             specs = [spec_of(one) for one in resolve(self._state.schema, shard.slices)]
             held = [self._state.lanes(spec.name)[spec.start : spec.stop] for spec in specs]
-            codec.decode(
-                shard.codec,
-                data,
-                specs,
-                raw_size=shard.raw_size,
-                base=lambda i, a, b, held=held: held[i][a:b],
-            )
+            codec.decode(shard.codec, data, specs, raw_size=shard.raw_size, base=_base(held))
 
     def commit(self) -> None:
+        """See `Receiver`."""
         self._state.apply(self._patches)
 
     def holds(self, model: Model) -> bool:
+        """See `Receiver`."""
         return self._held.same(model)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bench import limits, machine, process, synthetic
 from bench.compiled import library
 from bench.forms.base import each
-from bench.forms.ours import Scan, kernels_in_use, native_digest, public_digest
+from bench.forms.ours import Scan, device_digest, kernels_in_use, native_digest, public_digest
 from bench.model import Bits, Model
 from bench.rows import Row, Section
 from bench.settings import Settings
@@ -30,7 +30,7 @@ FAULTS: Final = (
     "bit flips",
 )
 SPEED, TRIALS, CONTROL = "speed", "faults", "control: plain sum"
-IN_USE, NATIVE, TORCH, TWIN = "in use", "C kernel", "torch form of the bench", "numpy twin"
+IN_USE, NATIVE, TORCH, TWIN = "in use", "C kernel", "torch, as on a device", "numpy twin"
 MASK: Final = 2**64 - 1
 _CHECKED: Final = 200
 """Single faults per kind that are checked against the digest of deltastore."""
@@ -38,7 +38,6 @@ _CONTROL: Final = 100_000
 _MOST: Final = 128
 _POOL_WEIGHTS: Final = 1 << 18
 _KEY: Final = 0x0123456789ABCDEF
-_TORCH_CHUNK: Final = 1 << 17
 
 
 class _Fault(ctypes.Structure):
@@ -79,7 +78,7 @@ def task(settings: Settings, *, cores: int, only: str | None = None) -> Section:
     paths: dict[str, Scan] = {only or IN_USE: public_digest}
     native = native_digest()
     if only is None:
-        paths[TORCH] = torch_digest
+        paths[TORCH] = device_digest
         if native is None:
             section.note("The C kernel of the digest was not built.")
         else:
@@ -112,29 +111,6 @@ def _parts(model: Model, cores: int) -> list[tuple[Bits, int]]:
 
 def _scan(scan: Scan, parts: list[tuple[Bits, int]], cores: int) -> int:
     return sum(each(cores, lambda part: scan(part[0], _KEY, part[1]), parts)) & MASK
-
-
-def torch_digest(lanes: Bits, key: int, first_word: int) -> int:
-    """The digest in blocked torch operations on int64, as a device without unsigned integers must do it."""
-    words = torch.from_numpy(lanes.view(np.int64))
-    ramp = torch.arange(1, _TORCH_CHUNK + 1) * _signed(0x9E3779B97F4A7C15)
-    total = 0
-    for at in range(0, words.numel(), _TORCH_CHUNK):
-        part = words[at : at + _TORCH_CHUNK]
-        x = part + ramp[: part.numel()]
-        x += _signed(key + (first_word + at) * 0x9E3779B97F4A7C15)
-        x ^= (x >> 30) & ((1 << 34) - 1)
-        x *= _signed(0xBF58476D1CE4E5B9)
-        x ^= (x >> 27) & ((1 << 37) - 1)
-        x *= _signed(0x94D049BB133111EB)
-        x ^= (x >> 31) & ((1 << 33) - 1)
-        total += int(x.sum())
-    return total & MASK
-
-
-def _signed(value: int) -> int:
-    value &= MASK
-    return value - (1 << 64) if value >> 63 else value
 
 
 # --- Faults ------------------------------------------------------------------------------------------

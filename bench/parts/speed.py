@@ -27,10 +27,9 @@ def run(settings: Settings) -> Section:
     section.note(
         "ms per GB of model (10^9 bytes of bf16); ratios are taken within a round, to the limit measured in "
         "that round. Producer: compare, encode, digest, compress, move the base. Consumer: inflate, decode, "
-        "digest (stage) and scatter (commit); pause is the latter alone. Encode and decode are the codec's share: "
-        "the producer without the comparison, the consumer without digests and scatter. What is checked of the result: "
-        + _digests()
-        + "."
+        "digest (stage) and scatter (commit); pause is the latter alone. Encode and decode are the codec's "
+        "share: the producer without the comparison, the consumer without digests and scatter. What is "
+        "checked of the result: " + _digests() + "."
     )
     for cores in sorted({1, machine.cores()}):
         for density in settings.speed_densities:
