@@ -1,4 +1,4 @@
-"""deltastore through the functions that producers and consumers run; the only module here that calls them.
+"""deltastore through the functions that producers and consumers run; only this and `merging` call them.
 
 Whatever kernels these functions pick are what is measured.
 """
