@@ -1,7 +1,6 @@
 """The hot loops of the codecs (spec, Codecs; State digest): compiled where they were built, else in numpy.
 
-Both write the same bytes. `DELTASTORE_KERNELS=numpy` asks for numpy; `DELTASTORE_THREADS` bounds the threads
-of the compiled ones (all cores by default), on which no byte depends.
+Both write the same bytes. `DELTASTORE_KERNELS=numpy` asks for numpy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The compiled kernels behind the functions of `twin`: same arguments, same bytes, several threads.
+"""The compiled kernels behind the functions of `twin`, `twin_steps` and `twin_ctx`: same bytes, all cores.
 
-Work is cut at blocks, so that no byte depends on the number of threads.
+What is spread over cores is cut at blocks, so that no byte depends on their number.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from deltastore import threads
 from deltastore.codec import _native
 from deltastore.codec.contexts import EXPONENTS, Changes, CodedSegment, Field, Row, Run
+from deltastore.codec.twin import BLOCK, Bytes, Counts
 from deltastore.codec.types import (
     Coded,
     Diff,
@@ -30,9 +31,6 @@ from deltastore.errors import BadShard, SchemaMismatch
 from deltastore.protocol import dtypes
 from deltastore.protocol.digest import MASK, Lanes, tensor_key
 
-BLOCK: Final = 1 << 18
-Bytes = NDArray[np.uint8]
-Counts = NDArray[np.int64]
 _FAULTS: Final = (
     "",
     "a block does not hold as many changes as its table says",
@@ -62,7 +60,7 @@ def digest(lanes: Lanes, key: int, first_word: int = 0) -> int:
 
 
 def steps_diff(spec: SliceSpec, base: Lanes, new: Lanes) -> Found:
-    """See `twin.steps_diff`."""
+    """See `twin_steps.steps_diff`."""
     spec.check(base)
     spec.check(new)
     spec.check_end()
@@ -108,14 +106,14 @@ def steps_encode(spec: SliceSpec, positions: Positions, steps: Lanes) -> Streams
 
 
 def widen(streams: Streams) -> Coded:
-    """See `twin.widen`."""
+    """See `twin_steps.widen`."""
     table = bytearray(streams.table)
     low, high = _native.ulp_widen(streams.gaps, table)
     return Coded(bytes(table), low, high, streams.codes, streams.near, streams.far)
 
 
 def steps_decode(spec: SliceSpec, coded: Coded, changed: int) -> tuple[Positions, Lanes]:
-    """See `twin.steps_decode`."""
+    """See `twin_steps.steps_decode`."""
     positions = np.empty(changed, np.int64)
     steps = np.empty(changed, spec.uint)
     _raise(spec, _native.ulp_decode(*coded, spec.lanes, spec.lane_bytes, positions, steps))
@@ -123,7 +121,7 @@ def steps_decode(spec: SliceSpec, coded: Coded, changed: int) -> tuple[Positions
 
 
 def steps_merge(spec: SliceSpec, inputs: Sequence[Coded]) -> tuple[Streams, int]:
-    """See `twin.steps_merge`."""
+    """See `twin_steps.steps_merge`."""
     fault, *streams, changed = _native.ulp_merge(tuple(map(tuple, inputs)), spec.lanes, spec.lane_bytes)
     _raise(spec, fault)
     return Streams(*streams), changed

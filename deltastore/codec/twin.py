@@ -154,15 +154,6 @@ def gather_words(spec: SliceSpec, read: Read, positions: Positions) -> Gathered:
     return Gathered(spec, words, lanes, slots)
 
 
-def patch_delta(spec: SliceSpec, read: Read, positions: Positions, new: Lanes) -> int:
-    """Change of the digest, modulo 2^64, when `new` replaces the lanes at `positions`; nothing is written.
-
-    Raises:
-        Unsupported: The slice ends inside a word that is not the tensor's last.
-    """
-    return gather_words(spec, read, positions).delta(new)
-
-
 def new_bits(change: Sparse, old: Lanes) -> Lanes:
     """The bits after a change, given those before it at the same positions."""
     return old + change.values if change.relative else change.values

@@ -59,7 +59,7 @@ class Consumer:
         min_version: Never go below this version; for consumers without a cache of their own.
         check: `"touched"` checks what a version changes; `"full"` also every byte after each commit.
         full_check_every: Seconds between checks of every byte, made at the next update; None for never.
-        workers: Shards fetched and decoded at once.
+        workers: Shards fetched at once; cores bound how many are decoded.
         progress: Told after each object that was fetched: bytes so far, and bytes of the plan. Called from
             the workers' threads, one at a time.
     """

@@ -95,7 +95,7 @@ class Pipeline:
     Args:
         store: Where objects go.
         term: Commits.
-        workers: Shards encoded and uploaded at once; with 0 threads `submit` does everything itself.
+        workers: Shards on their way to the store at once; with 0 threads `submit` does everything itself.
         depth: Publications that may wait for their commit.
         committed: Called after each commit with its slot and embedded edge.
     """

@@ -69,7 +69,7 @@ class Producer:
             the `"host"`, or `"auto"`: on the device, for those that do not lie in host memory.
         check: Decode every shard before it is committed.
         depth: Publications that may wait for their commit.
-        workers: Shards encoded and uploaded at once.
+        workers: Shards on their way to the store at once; cores bound how many are encoded.
         shard_bytes: Bytes of weights per shard.
         process: Who this is, for the advice on takeovers.
 

@@ -102,7 +102,7 @@ class Snapshot:
 
         Args:
             tensors: Tensors that own their storage, in any order, conforming to the schema.
-            making: The codec that compares, in the form that it encodes.
+            making: Says which codec compares, and so in what form changes are noted.
             inspect: Called with the name of a tensor and how many of its new values are not finite; what it
                 raises undoes the move.
             keep: Whether a tensor stays what it is while those after it are drawn. One that may not is done

@@ -1,4 +1,4 @@
-"""torch tensors as bit patterns and back; with `device`, all below producer and consumer that imports it."""
+"""torch tensors as bit patterns and back; below consumers only this module and `device` import torch."""
 
 from __future__ import annotations
 
