@@ -214,9 +214,11 @@ _ROWS: Final = 64
 _HALVING: Final = 4.2
 """Class in which half of the lanes would change, in the model that origins start from."""
 _LIKELY: Final = 0.97
+"""The largest rate of that model."""
 _ROUNDS: Final = 4
-_DENSE: Final = 0.5
-"""Classes of which more lanes change than this are written lane by lane."""
+"""How often origins are chosen, each time by the rates under those before."""
+_DENSE_RATE: Final = 0.5
+"""Classes of which more lanes change than this are dense."""
 
 
 def origins(lanes: Counts, changes: Counts) -> tuple[Bytes, int]:
@@ -244,7 +246,7 @@ def origins(lanes: Counts, changes: Counts) -> tuple[Bytes, int]:
             )
             rates = _rates(stayed, went, table.T[chosen])
         chosen = options[chosen]
-    return chosen.astype(np.uint8), int(np.max(np.flatnonzero(rates > _DENSE) + 1, initial=0))
+    return chosen.astype(np.uint8), int(np.max(np.flatnonzero(rates > _DENSE_RATE) + 1, initial=0))
 
 
 def _rows(*counts: Floats) -> list[list[Floats]]:

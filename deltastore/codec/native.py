@@ -82,8 +82,7 @@ def steps_diff(spec: SliceSpec, base: Lanes, new: Lanes) -> Found:
 
 def _nonfinite_halves(spec: SliceSpec, streams: Streams, changed: int, base: Lanes) -> int:
     """A complex number has two patterns to look at, and there are few of them: numpy will do."""
-    table, symbols, codes, near, far = streams
-    positions, _ = steps_decode(spec, Coded(table, symbols, b"", codes, near, far), changed)
+    positions, _ = steps_decode(spec, streams.coded(), changed)
     return count_nonfinite(spec.dtype, base[positions])
 
 
@@ -92,9 +91,7 @@ def diff(spec: SliceSpec, base: Lanes, new: Lanes) -> Diff:
     found = steps_diff(spec, base, new)
     if not found.changed:
         return Diff.none(spec)
-    table, symbols, codes, near, far = found.streams
-    coded = Coded(table, symbols, b"", codes, near, far)
-    positions, steps = steps_decode(spec, coded, found.changed)
+    positions, steps = steps_decode(spec, found.streams.coded(), found.changed)
     after = base[positions]
     return Diff(spec, positions, after - steps, after, found.state_delta, whole_copy(base, found.changed))
 

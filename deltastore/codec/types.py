@@ -183,7 +183,7 @@ def whole_or_none(copy: Callable[[], Lanes], changed: int, lanes: int) -> Lanes 
 
 Stream = bytes | memoryview
 
-Part = Callable[[int, int], Lanes]
+ReadLanes = Callable[[int, int], Lanes]
 """Lanes of a slice from one to another; only read."""
 Base = Callable[[int, int, int], Lanes]
 """Lanes of slices: which of the slices, the first lane within it, and one past the last; only read."""
@@ -197,6 +197,10 @@ class Streams(NamedTuple):
     codes: bytes
     near: bytes
     far: bytes
+
+    def coded(self) -> Coded:
+        """The same as they are stored."""
+        return Coded(self.table, self.gaps, b"", self.codes, self.near, self.far)
 
 
 class Coded(NamedTuple):
@@ -219,7 +223,7 @@ class Found(NamedTuple):
     nonfinite: int
 
 
-def overwritten(lanes: Lanes, positions: Positions, values: Lanes) -> Part:
+def overwritten(lanes: Lanes, positions: Positions, values: Lanes) -> ReadLanes:
     """Lanes with other values at some positions, copied only as they are asked for."""
 
     def part(start: int, stop: int) -> Lanes:
@@ -257,7 +261,7 @@ class Delta(Protocol):
     def undo(self, base: Lanes) -> None:
         """Puts the old bits back into a base that has moved with this delta."""
 
-    def before(self, after: Lanes) -> Part:
+    def before(self, after: Lanes) -> ReadLanes:
         """The lanes before this delta, given all of them after it; made when they are asked for."""
 
     def reverse(self) -> Sparse:
@@ -318,7 +322,7 @@ class Diff:
         """Puts the old bits back into a base that has moved with this diff."""
         base[self.positions] = self.old
 
-    def before(self, after: Lanes) -> Part:
+    def before(self, after: Lanes) -> ReadLanes:
         """The lanes before this diff, given those after it."""
         return overwritten(after, self.positions, self.old)
 

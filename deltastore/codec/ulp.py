@@ -19,7 +19,7 @@ from deltastore.codec.types import (
     Decoded,
     Diff,
     Encoded,
-    Part,
+    ReadLanes,
     SliceSpec,
     Sparse,
     Streams,
@@ -53,8 +53,7 @@ class Steps:
 
     def coded(self, *, wide: bool = False) -> Coded:
         """The streams as they are stored, with 8-bit or 16-bit gaps."""
-        table, symbols, codes, near, far = self.streams
-        return kernels.widen(self.streams) if wide else Coded(table, symbols, b"", codes, near, far)
+        return kernels.widen(self.streams) if wide else self.streams.coded()
 
     def undo(self, base: Lanes) -> None:
         """Puts the old bits back into a base that has moved with this delta."""
@@ -62,7 +61,7 @@ class Steps:
             positions, steps = kernels.steps_decode(self.spec, self.coded(), self.changed)
             base[positions] -= steps
 
-    def before(self, after: Lanes) -> Part:
+    def before(self, after: Lanes) -> ReadLanes:
         """The lanes before this delta, given those after it."""
         if not self.changed:
             return lambda start, stop: after[start:stop]
