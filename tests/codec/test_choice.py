@@ -32,7 +32,7 @@ def test_more_cores_make_a_scan_cheaper(monkeypatch: pytest.MonkeyPatch) -> None
 
     def last(cores: str) -> float:
         monkeypatch.setenv("DELTASTORE_THREADS", cores)
-        return max(link for link in links if choose(found, link=link) == "ctx")
+        return max(float(link) for link in links if choose(found, link=link) == "ctx")
 
     assert last("8") == pytest.approx(8 * last("1"), rel=0.1)
 
