@@ -14,8 +14,8 @@ from bench.settings import Settings
 from bench.timing import Spread, seconds
 
 DENSITY: Final = 0.01
-_SHARE: Final = 4
-"""The model is a quarter of the speed part's: every step of the chain must be made."""
+_SHARE: Final = 2
+"""The model is half of the speed part's: every step of the chain must be made."""
 
 
 class WrongMerge(Exception):
