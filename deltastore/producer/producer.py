@@ -311,12 +311,12 @@ class Producer:
             try:
                 making = self._making.settled(move)
                 makes = snapshot.deltas(move, making)
-                reads = making.reads_base
-                return self._submit(makes, saying, base=base, base_state=before, reads_base=reads)
             except BaseException:
                 move.undo()
                 snapshot.state = before
                 raise
+            # Not undone from here on: shards may be encoded from the base already, whatever comes in between.
+            return self._submit(makes, saying, base=base, base_state=before, reads_base=making.reads_base)
 
     def _anchor(self, state: PrivateState, saying: Saying) -> Publication:
         """A version that depends on nothing; its shards are encoded from the base, which waits for them."""
