@@ -28,7 +28,7 @@ PIECE: Final = 8 << 20
 def count() -> int:
     """How many threads compute at once: `DELTASTORE_THREADS`, or all cores of this process."""
     asked = os.environ.get("DELTASTORE_THREADS", "")
-    if asked.isdigit():
+    if asked.isdecimal():
         return max(1, int(asked))
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 

@@ -41,6 +41,14 @@ class Gauge:
             self.inside -= 1
 
 
+def test_what_is_not_a_number_of_threads_leaves_it_at_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DELTASTORE_THREADS", raising=False)
+    every = threads.count()
+    for asked in ("", "all", "-1", "\N{SUPERSCRIPT TWO}"):
+        monkeypatch.setenv("DELTASTORE_THREADS", asked)
+        assert threads.count() == every
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 def test_results_come_in_order(cores: Callable[[int], None], count: int) -> None:
     cores(count)
