@@ -92,13 +92,17 @@ class Reader:
         if at != len(body):
             raise BadShard(f"the streams take {at} bytes, the tensor has {len(body)}")
 
+    def declared(self, name: str) -> int:
+        """The raw size that a stream claims to have; 0 if it is not there."""
+        return self._raw.get(name, 0)
+
     def read(self, name: str, size: int) -> memoryview:
         """A stream that must have this raw size, inflated; one of size 0 must be left out.
 
         Raises:
             BadShard: It has another size, is missing or does not inflate.
         """
-        declared = self._raw.get(name, 0)
+        declared = self.declared(name)
         if declared != size or (name in self._raw) != (size > 0):
             raise BadShard(f"stream {name!r} has {declared} raw bytes, where {size} are needed")
         if not size:

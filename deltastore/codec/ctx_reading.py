@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -61,7 +62,9 @@ def read(reader: Reader, specs: Sequence[SliceSpec], base: Base) -> Decoded:
     """Decodes a shard; arguments and errors as for `DeltaCodec.decode`."""
     modes, dense = _read_modes(reader, specs)
     coded = [i for i, mode in enumerate(modes) if mode is Mode.CODED]
-    found = _read_table(reader, specs, list(segments(specs, coded)), dense)
+    # No more segments than there are rows for, and one that there is none for: slices may claim anything.
+    most = reader.declared("T") // ROW.size + 1
+    found = _read_table(reader, specs, list(islice(segments(specs, coded), most)), dense)
     blocks = sum(part.blocks for segment in found for part in segment.parts)
     origins = np.frombuffer(reader.read("E", blocks), np.uint8)
     streams = _Streams(reader, specs, modes, found, dense)

@@ -375,8 +375,12 @@ class Producer:
             )
 
         publication = Publication(version)
-        pipeline.submit(Job(publication, makes, content, reads_base=reads_base))
-        self._queued, self._step = version, saying.step
+        try:
+            pipeline.submit(Job(publication, makes, content, reads_base=reads_base))
+            self._queued, self._step = version, saying.step
+        except BaseException as error:
+            pipeline.stop(error)  # The job may be in the queue, and not be counted.
+            raise
         return publication
 
     def _committed(self, slot: Slot, edge: Edge) -> None:

@@ -236,6 +236,15 @@ def test_what_does_not_fill_its_tensor_is_refused() -> None:
     built_of(replace(file.meta, digest=(1,)), [("S", flat)], "digests")
 
 
+@pytest.mark.req("DS-CTX-2")
+def test_segments_that_have_no_row_are_not_even_listed() -> None:
+    spec = part_spec("BF16", 0, 2**50, 2**50)
+    encoded = rebuilt({"M": bytes([Mode.CODED, 0])})
+    nothing = np.empty(0, np.uint16)
+    with pytest.raises(BadShard, match="'T' has 0 raw bytes, where 96"):
+        decode("ctx", encoded.data, [(spec, nothing, nothing)], raw_size=encoded.raw_size)
+
+
 @pytest.mark.req("DS-CTX-3")
 def test_impossible_modes_and_rows_are_refused() -> None:
     encoded, pairs = sample()

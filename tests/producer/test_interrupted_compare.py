@@ -70,3 +70,28 @@ def test_an_interrupt_behind_the_queue_leaves_the_base_to_shards_that_read_it(
     assert info is not None
     assert info.step == 2
     assert held["w"].tobytes() == weights["w"].tobytes()
+
+
+@pytest.mark.parametrize("way", ["publish", "reset"])
+def test_whatever_comes_behind_the_queue_ends_the_producer(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """A signal handler may raise anything, anywhere: then it is not known what was counted."""
+    submit = Pipeline.submit
+
+    def submits(pipeline: Pipeline, job: Job) -> None:
+        submit(pipeline, job)
+        raise TimeoutError
+
+    store, weights = new_store(), {"w": np.arange(64, dtype=np.float32)}
+    with Producer(store, workers=Workers(2), anchors=None) as out:
+        out.publish(weights, step=1).result(10)
+        with monkeypatch.context() as patch, pytest.raises(TimeoutError):
+            patch.setattr(Pipeline, "submit", submits)
+            weights["w"][5] = 100
+            getattr(out, way)(weights, step=2)
+        with pytest.raises(Broken):
+            out.publish(weights, step=3)
+    held = {"w": np.zeros(64, np.float32)}
+    info = Consumer(store, held).update()
+    assert info is not None
+    assert (info.version, info.step) == (2, 2)
+    assert (held["w"] == weights["w"]).all()
