@@ -84,10 +84,11 @@ def test_whatever_comes_behind_the_queue_ends_the_producer(monkeypatch: pytest.M
     store, weights = new_store(), {"w": np.arange(64, dtype=np.float32)}
     with Producer(store, workers=Workers(2), anchors=None) as out:
         out.publish(weights, step=1).result(10)
-        with monkeypatch.context() as patch, pytest.raises(TimeoutError):
+        weights["w"][5] = 100
+        with monkeypatch.context() as patch:
             patch.setattr(Pipeline, "submit", submits)
-            weights["w"][5] = 100
-            getattr(out, way)(weights, step=2)
+            with pytest.raises(TimeoutError):
+                getattr(out, way)(weights, step=2)
         with pytest.raises(Broken):
             out.publish(weights, step=3)
     held = {"w": np.zeros(64, np.float32)}
