@@ -42,7 +42,7 @@ fuzz: $(FUZZ)/.done ## Feed hostile input to readers and kernels for 5 minutes (
 sanitize: $(VENV)/.dev ## Run tests of the codecs with kernels that AddressSanitizer and UBSan watch
 	$(BIN)/python tests/fuzz/fuzz_sanitize.py $(ARGS)
 
-bench: $(BENCH)/.done ## Measure against peers and limits (about an hour; ARGS=--quick: 2 minutes)
+bench: $(BENCH)/.done ## Measure against peers and limits (about half an hour; ARGS=--quick: 2 minutes)
 	$(BENCH)/bin/python -m bench $(ARGS)
 
 fmt: $(VENV)/.dev ## Format, and fix what the linter can fix

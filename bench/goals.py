@@ -47,22 +47,22 @@ def _rows(sections: Sections, part: str) -> list[Row]:
 
 
 def _size(
-    form: str, column: str, low: float, high: float, *, least: int = 0
+    form: str, column: str, low: float, high: float, *, real: bool, least: int = 0
 ) -> Callable[[Sections], list[float]]:
     return lambda sections: [
         number(row, column)
-        for row in where(_rows(sections, "size"), form=form)
+        for row in where(_rows(sections, "size"), form=form, real=real)
         if low <= number(row, "density") <= high and number(row, "changed") >= least
     ]
 
 
-def _ratio_of_sizes(form: str, to: str) -> Callable[[Sections], list[float]]:
+def _ratio_of_sizes(form: str, to: str, *, real: bool) -> Callable[[Sections], list[float]]:
     def find(sections: Sections) -> list[float]:
         rows = _rows(sections, "size")
         other = {row["pair"]: number(row, "bytes_per_change") for row in where(rows, form=to)}
         return [
             number(row, "bytes_per_change") / other[row["pair"]]
-            for row in where(rows, form=form)
+            for row in where(rows, form=form, real=real)
             if row["pair"] in other
         ]
 
@@ -134,31 +134,29 @@ def _memory(sections: Sections) -> list[float]:
     ]
 
 
+def _sizes(*, real: bool) -> list[Goal]:
+    """Goals of sizes, for the recorded pairs and for the synthetic ones."""
+    pairs = "real" if real else "synthetic"
+    peer = "PULSEPT1 v3 (basilica-sdk)"
+
+    def bound(codec: str, limit: float, words: str, **span: float) -> Goal:
+        column = "over_order0" if codec == "ulp" else "over_exponent"
+        low, high, least = span.get("low", 0), span.get("high", 1), int(span.get("least", 0))
+        found = _size(codec, column, low, high, real=real, least=least)
+        return Goal(f"`{codec}` over its bound, {pairs}, {words}", limit, found)
+
+    return [
+        bound("ulp", 1.015, "1-3 %", low=0.009, high=0.031),
+        bound("ulp", 1.03, "0.1-10 %", low=0.0009, high=0.101),
+        bound("ctx", 1.03, "from 75 k changes", least=75_000),
+        bound("ctx", 1.04, "from 30 k changes", least=30_000),
+        Goal(f"`ctx` over `ulp`, bytes, {pairs}", 0.75, _ratio_of_sizes("ctx", "ulp", real=real)),
+        Goal(f"`ctx` over PULSEPT1 v3, bytes, {pairs}", 0.80, _ratio_of_sizes("ctx", peer, real=real)),
+    ]
+
+
 GOALS: Final = (
-    Goal("`ulp` over the order-0 bound, 1-3 %", 1.015, _size("ulp", "over_order0", 0.009, 0.031)),
-    Goal("`ulp` over the order-0 bound, 0.1-10 %", 1.03, _size("ulp", "over_order0", 0.0009, 0.101)),
-    Goal(
-        "the same without the shards' headers, 1-3 %",
-        1.015,
-        _size("ulp", "streams_over_order0", 0.009, 0.031),
-    ),
-    Goal(
-        "the same without the shards' headers, 0.1-10 %",
-        1.03,
-        _size("ulp", "streams_over_order0", 0.0009, 0.101),
-    ),
-    Goal(
-        "`ctx` over the exponent bound, from 75 k changes",
-        1.03,
-        _size("ctx", "over_exponent", 0, 1, least=75_000),
-    ),
-    Goal(
-        "`ctx` over the exponent bound, from 30 k changes",
-        1.04,
-        _size("ctx", "over_exponent", 0, 1, least=30_000),
-    ),
-    Goal("`ctx` over `ulp`, bytes", 0.75, _ratio_of_sizes("ctx", "ulp")),
-    Goal("`ctx` over PULSEPT1 v3, bytes", 0.80, _ratio_of_sizes("ctx", "PULSEPT1 v3 (basilica-sdk)")),
+    *(goal for real in (True, False) for goal in _sizes(real=real)),
     Goal(
         "anchor `plane` of bf16",
         0.666,

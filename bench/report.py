@@ -151,6 +151,8 @@ def _speed(section: Section) -> str:
                 ("producer", "over_read2", "a two-stream read"),
                 ("consumer", "over_memcpy", "memcpy"),
                 ("pause", "over_memcpy", "memcpy"),
+                ("encode", "over_read2", "a two-stream read"),
+                ("decode", "over_memcpy", "memcpy"),
             ):
                 shown = pivot(
                     where(rows, side=side),

@@ -25,7 +25,6 @@ from deltastore.codec.types import Base
 from deltastore.parallel import INLINE, Workers
 from deltastore.producer.private import PrivateState
 from deltastore.producer.snapshot import Making, Snapshot
-from deltastore.protocol import digest as state_digest
 from deltastore.protocol.descriptors import Descriptor, resolve
 from deltastore.protocol.digest import MASK, Lanes
 from deltastore.protocol.edges import Edge
@@ -59,7 +58,7 @@ def native_digest() -> Scan | None:
 
 def public_digest(lanes: NDArray[np.uint16], key: int, first_word: int) -> int:
     """The digest as everything in deltastore calls it."""
-    return state_digest.digest(lanes, key, first_word)
+    return kernels.digest(lanes, key, first_word)
 
 
 def device_digest(lanes: NDArray[np.uint16], key: int, first_word: int) -> int:
