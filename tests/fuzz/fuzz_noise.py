@@ -57,7 +57,7 @@ def _other(value: Any, rng: random.Random, noise: Noise) -> Any:
         return rng.choice((value + 1, value - 1, value * 2, value ^ 1 << rng.randrange(64)))
     if isinstance(value, str) and rng.random() < 0.5:
         return noise(value.encode("utf-8", "replace"), len(value) + 8).decode("utf-8", "replace")
-    return rng.choice(HOSTILE)
+    return copy.deepcopy(rng.choice(HOSTILE))
 
 
 def edit(tree: Any, rng: random.Random, noise: Noise) -> None:
@@ -70,9 +70,9 @@ def edit(tree: Any, rng: random.Random, noise: Noise) -> None:
         case 0:
             del holder[key]
         case 1 if isinstance(holder, list):
-            holder.insert(key, holder[key])
+            holder.insert(key, copy.deepcopy(holder[key]))
         case 1:
-            holder[rng.choice(("x", "M", "T", "spec", "alias_of"))] = holder[key]
+            holder[rng.choice(("x", "M", "T", "spec", "alias_of"))] = copy.deepcopy(holder[key])
         case 2:
             holder[key] = copy.deepcopy(rng.choice(places)[0])
         case _:

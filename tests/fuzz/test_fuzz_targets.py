@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import random
+from typing import Any
 
+import fuzz_noise
 import fuzz_shards
 import fuzz_steps
 import numpy as np
@@ -98,3 +102,15 @@ def test_the_layout_of_streams_comes_back() -> None:
         spec, coded = fuzz_steps.read(seed)
         assert seed.endswith(b"".join(map(bytes, coded)))
         assert spec.lanes == spec.total
+
+
+def test_edits_share_nothing_between_trees() -> None:
+    """What was put into one tree and edited there must not turn up in another, or inside of itself."""
+    rng, before = random.Random(5), copy.deepcopy(fuzz_noise.HOSTILE)
+    noise = fuzz_noise.blind(rng)
+    for _ in range(500):
+        tree: dict[str, Any] = {"a": [1, 2], "b": {}, "c": "x"}
+        for _ in range(8):
+            fuzz_noise.edit(tree, rng, noise)
+        json.dumps(tree)
+    assert before == fuzz_noise.HOSTILE
