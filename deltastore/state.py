@@ -5,9 +5,10 @@ Both read lanes by tensor name and flat position; a patch lies over a state, or 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -34,17 +35,19 @@ class Reader(Protocol):
         ...
 
 
-@runtime_checkable
-class Local(Protocol):
-    """A reader that can work where its bits lie, on a device say, so that they need not be read."""
+class Local(ABC):
+    """A reader that can work where its bits lie, on a device say, so that they need not be read.
 
+    To be inherited from: it is asked for once per slice, and protocols are slow to tell.
+    """
+
+    @abstractmethod
     def evaluate(self, spec: SliceSpec, change: Sparse) -> tuple[Lanes, int]:
         """New bits of a change to a slice, and what they do to the digest; nothing is written."""
-        ...
 
+    @abstractmethod
     def slice_digest(self, spec: SliceSpec) -> int:
         """The digest of a slice."""
-        ...
 
 
 def evaluate(reader: Reader, spec: SliceSpec, change: Sparse) -> tuple[Lanes, int]:
@@ -185,7 +188,7 @@ def _united(one: Positions, other: Positions) -> Positions:
     return both[first]
 
 
-class Overlay:
+class Overlay(Local):
     """Patches over a reader, read as one; over nothing, only what patches set may be read."""
 
     def __init__(self, base: Reader | None) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -37,13 +38,12 @@ class Write(Protocol):
         ...
 
 
-@runtime_checkable
-class Posted(Write, Protocol):
-    """A write to a device, which goes on behind `apply`."""
+class Posted(ABC):
+    """A write to a device, which goes on behind `apply`; inherited, since a commit asks each write for it."""
 
+    @abstractmethod
     def arrived(self) -> torch.Tensor:
         """On the device: 0 if it holds the new bits; reading it waits for them."""
-        ...
 
 
 def check_arrived(writes: Iterable[Write]) -> None:

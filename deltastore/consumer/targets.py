@@ -114,7 +114,7 @@ class Target(Protocol[P]):
         ...
 
 
-class TensorsTarget:
+class TensorsTarget(Local):
     """Tensors in memory: a state dict, or a module's; torch on any device, or numpy.
 
     Args:

@@ -9,10 +9,10 @@ import torch
 
 from deltastore.codec import kernels
 from deltastore.codec.types import Positions, SliceSpec, Sparse
-from deltastore.consumer.places import Scatter, Write
+from deltastore.consumer.places import Posted, Scatter, Write
 from deltastore.errors import Unsupported
 from deltastore.protocol.digest import MASK, Lanes, tensor_key
-from deltastore.state import Patch
+from deltastore.state import Local, Patch
 from deltastore.tensors import device as on_device
 from deltastore.tensors import torch as adapter
 from deltastore.tensors.overlap import Extent, overlaps_itself
@@ -21,7 +21,7 @@ _SWAP = 1 << 20
 """Elements that a whole tensor is swapped by, so that undoing needs no second copy of it."""
 
 
-class TorchPlace:
+class TorchPlace(Local):
     """A tensor of any device and strides."""
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
@@ -167,7 +167,7 @@ class _Swap:
             staged.copy_(scratch)
 
 
-class _Posted:
+class _Posted(Posted):
     """A write to a device, which has all that it needs; and the digest of what it writes.
 
     Staging and committing may be on streams of their own, so each waits for what it has queued.
