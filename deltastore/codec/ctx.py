@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from deltastore import threads
-from deltastore.codec import bundle, ctx_reading, kernels, planes
+from deltastore.codec import bundle, ctx_reading, gaps, kernels, planes
 from deltastore.codec.contexts import (
     DENSE,
     EXPONENTS,
@@ -26,7 +26,7 @@ from deltastore.codec.contexts import (
 )
 from deltastore.codec.kernels import Bytes, Counts
 from deltastore.codec.types import Base, CopyWhole, Decoded, Diff, Encoded, SliceSpec, Stream
-from deltastore.codec.ulp import Steps, Ulp
+from deltastore.codec.ulp import VALUES, Steps, Ulp
 from deltastore.errors import BadShard, UsageError
 from deltastore.protocol.digest import Lanes
 
@@ -54,9 +54,9 @@ class Ctx:
 
     def encode(self, deltas: Sequence[Steps], *, nonce: bytes, base: Base | None = None) -> Encoded:
         """See `DeltaCodec.encode`."""
-        modes = [_mode(delta) for delta in deltas]
         if base is None:
             raise UsageError("a shard of codec 'ctx' is not written without its base", hint="Pass `base`")
+        modes = [_mode(delta) for delta in deltas]
         encoder = _Encoder(deltas, modes, base)
         writer = bundle.Writer()
         for name, parts in encoder.streams().items():
@@ -82,11 +82,8 @@ def _mode(delta: Steps) -> Mode:
     """Whole where `ulp` would store it so: what is larger than `ulp` is never worth it."""
     if not delta.changed:
         return Mode.UNCHANGED
-    if delta.whole is None:
-        return Mode.CODED
-    sparse = {str(i): np.frombuffer(part, np.uint8) for i, part in enumerate(delta.coded())}
-    full = planes.split(delta.spec, delta.whole)
-    return Mode.FULL if planes.stored_size(full) <= planes.stored_size(sparse) else Mode.CODED
+    whole = delta.whole is not None and gaps.written(VALUES, delta).mode is gaps.Mode.FULL
+    return Mode.FULL if whole else Mode.CODED
 
 
 class _Encoder:

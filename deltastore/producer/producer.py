@@ -249,8 +249,7 @@ class Producer:
                 raise no_part()
             return self._anchor(self._intake.collect(weights), saying)
         schema = self._store.schema(head.record.schema)
-        tensors: Iterable[tuple[TensorSpec, Bits]]
-        tensors = self._intake.conform(weights, schema, partial=partial)
+        tensors: Iterable[tuple[TensorSpec, Bits]] = self._intake.conform(weights, schema, partial=partial)
         if new_schema:
             candidate = self._intake.collect(weights)
             if candidate.schema != schema:
