@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -76,7 +77,8 @@ def read(reader: Reader, specs: Sequence[SliceSpec], base: Base) -> Decoded:
             Run(base(p.index, p.start, p.stop), field_of(specs[p.index].dtype), p.of(origins))
             for p in found[at].parts
         ]
-        return kernels.ctx_decode(runs, coded_segments[at])
+        with _naming(specs, found[at].parts):
+            return kernels.ctx_decode(runs, coded_segments[at])
 
     for segment, each in zip(found, threads.spread(decode, range(len(found))), strict=True):
         for part, (positions, steps) in zip(segment.parts, each, strict=True):
@@ -108,9 +110,22 @@ def _read_table(
     found = []
     for number, of in enumerate(parts):
         row = Row.parse(table[number * ROW.size : (number + 1) * ROW.size])
-        _check(row, sum(part.lanes for part in of), dense)
+        with _naming(specs, of):
+            _check(row, sum(part.lanes for part in of), dense)
         found.append(_Segment(of, row, specs[of[0].index].lane_bytes))
     return found
+
+
+@contextmanager
+def _naming(specs: Sequence[SliceSpec], parts: Sequence[Part]) -> Iterator[None]:
+    """Says of what is refused in a segment between which tensors it is."""
+    try:
+        yield
+    except BadShard as error:
+        first, last = specs[parts[0].index], specs[parts[-1].index]
+        raise BadShard(
+            f"slices {first.label!r} to {last.label!r}: {error.what}", tensor=first.name
+        ) from error
 
 
 def _check(row: Row, lanes: int, dense: int) -> None:

@@ -276,7 +276,11 @@ def test_impossible_modes_and_rows_are_refused() -> None:
     if idle is not None:
         wrong.append({"rices": rices(idle, 1)})
     for fields in wrong:
-        refused(with_row(parts, number, **fields), pairs, "counts of a segment are impossible")
+        refused(
+            with_row(parts, number, **fields),
+            pairs,
+            "slices 'a' to 'a': the counts of a segment are impossible",
+        )
 
 
 @pytest.mark.req("DS-CTX-3")
