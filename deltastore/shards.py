@@ -11,7 +11,7 @@ import xxhash
 
 from deltastore import codec
 from deltastore.codec import kernels, merging
-from deltastore.codec.types import Base, Delta, Dense, Encoded, SliceSpec, Whole
+from deltastore.codec.types import Delta, Dense, Encoded, InMemory, SliceSpec, Whole
 from deltastore.errors import BadShard, Unsupported
 from deltastore.protocol.descriptors import ShardDescriptor, Slice, compress
 from deltastore.protocol.digest import MASK, Lanes, tensor_key
@@ -69,9 +69,10 @@ def make_delta(
     """
     chosen = codec.DELTA[codec_id]
     after = [base(one) for one in slices] if chosen.reads_base else []
-    encoded = chosen.encode(deltas, nonce=nonce, base=_parts_of(after))
+    encoded = chosen.encode(deltas, nonce=nonce, base=InMemory(after))
     if check:
-        specs, before = [delta.spec for delta in deltas], _before(after, deltas)
+        specs = [delta.spec for delta in deltas]
+        before = _Before(after, deltas) if chosen.reads_base else None
         decoded = chosen.decode(encoded.data, specs, raw_size=encoded.raw_size, base=before)
         for delta, change, said in zip(deltas, decoded.changes, decoded.deltas, strict=True):
             if said not in {None, delta.state_delta} or not delta.says(change):
@@ -80,14 +81,18 @@ def make_delta(
     return _described(codec_id, schema, slices, encoded)
 
 
-def _parts_of(lanes: Sequence[Lanes]) -> Base:
-    return lambda index, start, stop: lanes[index][start:stop]
+class _Before:
+    """The lanes before some deltas, as a base: it has moved."""
 
+    def __init__(self, after: Sequence[Lanes], deltas: Sequence[Delta]) -> None:
+        self._parts = [delta.before(lanes) for delta, lanes in zip(deltas, after, strict=True)]
 
-def _before(after: Sequence[Lanes], deltas: Sequence[Delta]) -> Base:
-    """The lanes before the deltas: the base has moved."""
-    parts = [delta.before(lanes) for delta, lanes in zip(deltas, after, strict=False)]
-    return lambda index, start, stop: parts[index](start, stop)
+    def read(self, index: int, start: int, stop: int) -> Lanes:
+        """See `Base.read`."""
+        return self._parts[index](start, stop)
+
+    def view(self, index: int) -> None:
+        """See `Base.view`."""
 
 
 def make_anchor(

@@ -144,7 +144,7 @@ class Patch:
 
     Attributes:
         tensor: Which.
-        positions: int64, ascending and unique, or None where `values` are all lanes.
+        positions: Ascending and unique, or None where `values` are all lanes.
         values: Lanes.
     """
 

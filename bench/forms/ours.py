@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final
@@ -21,12 +21,12 @@ from bench.forms.base import Message, Missing
 from bench.model import Model
 from deltastore import codec
 from deltastore.codec import ANCHOR, DELTA, kernels
-from deltastore.codec.types import Base
+from deltastore.codec.types import InMemory
 from deltastore.parallel import INLINE, Workers
 from deltastore.producer.private import PrivateState
 from deltastore.producer.snapshot import Making, Snapshot
 from deltastore.protocol.descriptors import Descriptor, resolve
-from deltastore.protocol.digest import MASK, Lanes
+from deltastore.protocol.digest import MASK
 from deltastore.protocol.edges import Edge
 from deltastore.protocol.planning import Plan
 from deltastore.protocol.schema import Schema, TensorSpec
@@ -169,10 +169,6 @@ class OurSender:
         return self._held.same(model) and self._snapshot.state == state_of(model).digest()
 
 
-def _base(held: Sequence[Lanes]) -> Base:
-    return lambda index, start, stop: held[index][start:stop]
-
-
 class OurReceiver:
     """A consumer without a store."""
 
@@ -199,7 +195,7 @@ class OurReceiver:
         for shard, data in zip(message.edge.shards, message.parts, strict=True):
             specs = [spec_of(one) for one in resolve(self._state.schema, shard.slices)]
             held = [self._state.lanes(spec.name)[spec.start : spec.stop] for spec in specs]
-            codec.decode(shard.codec, data, specs, raw_size=shard.raw_size, base=_base(held))
+            codec.decode(shard.codec, data, specs, raw_size=shard.raw_size, base=InMemory(held))
 
     def commit(self) -> None:
         """See `Receiver`."""

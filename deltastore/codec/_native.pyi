@@ -13,18 +13,18 @@ def ulp_encode(
 ) -> tuple[bytes, bytes, bytes, bytes, bytes]: ...
 def ulp_widen(gaps: Buffer, table: bytearray, /) -> tuple[bytes, bytes]: ...
 def ulp_decode(
-    table: Buffer,
-    low: Buffer,
-    high: Buffer,
-    codes: Buffer,
-    near: Buffer,
-    far: Buffer,
-    lanes: int,
-    width: int,
-    positions: Buffer,
-    steps: Buffer,
-    /,
+    streams: tuple[Buffer, ...], lanes: int, width: int, positions: Buffer, steps: Buffer, /
 ) -> int: ...
+def ulp_patch(
+    streams: tuple[Buffer, ...],
+    lanes: Buffer,
+    width: int,
+    key: int,
+    first_word: int,
+    positions: Buffer,
+    values: Buffer,
+    /,
+) -> tuple[int, int]: ...
 def ulp_merge(
     inputs: tuple[tuple[Buffer, ...], ...], lanes: int, width: int, /
 ) -> tuple[int, bytes, bytes, bytes, bytes, bytes, int]: ...
@@ -63,5 +63,6 @@ def patch(
     /,
 ) -> int: ...
 def scatter(lanes: Buffer, width: int, positions: Buffer, values: Buffer, /) -> None: ...
+def gather(lanes: Buffer, width: int, positions: Buffer, values: Buffer, /) -> None: ...
 def split(lanes: Buffer, width: int, rotation: int, planes: Buffer, /) -> None: ...
 def merge(planes: Buffer, width: int, rotation: int, lanes: Buffer, /) -> None: ...

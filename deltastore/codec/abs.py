@@ -13,7 +13,7 @@ import numpy as np
 from deltastore.codec import gaps, kernels, planes
 from deltastore.codec.kernels import Bytes, Counts
 from deltastore.codec.planes import Take
-from deltastore.codec.types import Base, Change, CopyWhole, Decoded, Diff, Encoded, SliceSpec, Sparse
+from deltastore.codec.types import Base, CopyWhole, Decoded, Diff, Encoded, Over, SliceSpec, Sparse
 from deltastore.protocol.digest import Lanes
 
 
@@ -39,12 +39,12 @@ class _Values:
     def sizes(self, spec: SliceSpec, changes: Counts, _counts: Counts) -> dict[str, int]:
         return planes.sizes(spec, int(changes.sum()), self.streams)
 
-    def decode(self, item: gaps.Slice, take: Take) -> Change:
+    def decode(self, item: gaps.Slice, take: Take, _over: Over | None) -> gaps.Pending:
         low, high = item.planes(take)
         symbols = kernels.merge_planes([low, high] if high.size else [low])
         positions = kernels.gap_decode(symbols, item.symbols, item.changes, item.spec.lanes)
         values = planes.join(item.spec, positions.size, take, self.streams)
-        return Sparse(positions, values, relative=False)
+        return lambda: Sparse(positions, values, relative=False)
 
 
 _VALUES: Final = _Values()

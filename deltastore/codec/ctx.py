@@ -132,13 +132,13 @@ class _Encoder:
         return origins(lanes, np.concatenate([none, *(changed for _, changed in counts)]))
 
     def _count(self, part: Part) -> tuple[Counts, Counts]:
-        lanes = self._base(part.index, part.start, part.stop)
+        lanes = self._base.read(part.index, part.start, part.stop)
         return kernels.ctx_count(lanes, field_of(self._specs[part.index].dtype), self._within(part))
 
     def _encode(self, segment: Sequence[Part], origin: Bytes, dense: int) -> CodedSegment:
         runs = [
             Run(
-                self._base(part.index, part.start, part.stop),
+                self._base.read(part.index, part.start, part.stop),
                 field_of(self._specs[part.index].dtype),
                 part.of(origin),
             )

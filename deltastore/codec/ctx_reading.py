@@ -74,7 +74,7 @@ def read(reader: Reader, specs: Sequence[SliceSpec], base: Base) -> Decoded:
 
     def decode(at: int) -> list[Changes]:
         runs = [
-            Run(base(p.index, p.start, p.stop), field_of(specs[p.index].dtype), p.of(origins))
+            Run(base.read(p.index, p.start, p.stop), field_of(specs[p.index].dtype), p.of(origins))
             for p in found[at].parts
         ]
         with _naming(specs, found[at].parts):

@@ -8,21 +8,37 @@ slices in the planes `P0` to `P7`. How the values of changed lanes are written i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Final, Protocol, TypeVar
+from itertools import chain
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from deltastore import threads
 from deltastore.codec import kernels, planes
 from deltastore.codec.kernels import Bytes, Counts
 from deltastore.codec.planes import Take
 from deltastore.codec.streams import DIGESTS, MODES, Reader, Writer
-from deltastore.codec.types import Change, Decoded, Delta, Encoded, SliceSpec, Sparse, Whole
+from deltastore.codec.types import (
+    Base,
+    Change,
+    Decoded,
+    Delta,
+    Encoded,
+    Over,
+    SliceSpec,
+    Sparse,
+    Whole,
+    index_of,
+)
 from deltastore.errors import BadShard
 from deltastore.protocol.digest import Lanes
 
+Pending = Callable[[], Change]
+"""Decodes a change of which all has been taken from the streams; BadShard if it is none."""
 D = TypeVar("D", bound=Delta)
 D_contra = TypeVar("D_contra", bound=Delta, contravariant=True)
 
@@ -86,8 +102,8 @@ class Values(Protocol[D_contra]):
     def sizes(self, spec: SliceSpec, changes: Counts, counts: Counts, /) -> dict[str, int]:
         """Bytes that a slice has in each of the codec's streams; BadShard for counts that cannot be."""
 
-    def decode(self, item: Slice, take: Take) -> Change:
-        """The change of one slice from the streams; BadShard where they break a rule."""
+    def decode(self, item: Slice, take: Take, over: Over | None, /) -> Pending:
+        """Takes what one slice has in the streams; BadShard there or later, where that breaks a rule."""
 
 
 # --- Encoding ----------------------------------------------------------------------------------------
@@ -166,12 +182,42 @@ class Opened:
     reader: Reader
 
 
-def decode(values: Values[D], data: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
+def decode(
+    values: Values[D], data: bytes, specs: Sequence[SliceSpec], *, raw_size: int, base: Base | None = None
+) -> Decoded:
     """Reads a shard; arguments and errors as for `DeltaCodec.decode`."""
     opened = read(values, data, specs, raw_size=raw_size)
-    changes = [change_of(values, item, opened.reader.take) for item in opened.slices]
+    pending = [
+        _pending(values, item, opened.reader.take, over)
+        for item, over in zip(opened.slices, _overs(opened.slices, base), strict=True)
+    ]
     opened.reader.close()
-    return Decoded(changes, [*opened.digests])
+    groups = threads.groups(range(len(specs)), lambda at: specs[at].nbytes)
+    done = threads.spread(lambda group: [pending[at]() for at in group], groups)
+    return Decoded([*chain.from_iterable(done)], [*opened.digests])
+
+
+def _overs(slices: Sequence[Slice], base: Base | None) -> list[Over | None]:
+    """What sparse slices are decoded over, where their lanes before lie in memory."""
+    counts = [int(item.changes.sum()) for item in slices]
+    held = [base.view(at) if base is not None and count else None for at, count in enumerate(counts)]
+    wanted = [
+        ((count, index_of(item.spec.total)), (count, item.spec.uint))
+        for item, count, lanes in zip(slices, counts, held, strict=True)
+        if lanes is not None
+    ]
+    rooms = iter(_rooms([*chain.from_iterable(wanted)]))
+    return [None if lanes is None else Over(lanes, next(rooms), next(rooms)) for lanes in held]
+
+
+def _rooms(wanted: Sequence[tuple[int, np.dtype[Any]]]) -> list[NDArray[Any]]:
+    """Arrays in one block of memory: a large one comes in large pages, which are far fewer to be cleared."""
+    ends = np.cumsum([count * dtype.itemsize + 7 & ~7 for count, dtype in wanted], dtype=np.int64).tolist()
+    block = np.empty(ends[-1] if ends else 0, np.uint8)
+    return [
+        block[start : start + count * dtype.itemsize].view(dtype)
+        for start, (count, dtype) in zip([0, *ends], wanted, strict=False)
+    ]
 
 
 def read(
@@ -254,9 +300,14 @@ def _sizes(values: Values[D], item: Slice) -> Mapping[str, int]:
 
 def change_of(values: Values[D], item: Slice, take: Take) -> Change:
     """The change of the slice that is next; BadShard where it breaks a rule."""
+    return _pending(values, item, take, None)()
+
+
+def _pending(values: Values[D], item: Slice, take: Take, over: Over | None) -> Pending:
     spec = item.spec
     if item.mode is Mode.UNCHANGED:
-        return Sparse(np.empty(0, np.int64), np.empty(0, spec.uint), relative=False)
+        return lambda: Sparse(np.empty(0, np.int64), np.empty(0, spec.uint), relative=False)
     if item.mode is Mode.FULL:
-        return Whole(planes.join(spec, spec.lanes, take))
-    return values.decode(item, take)
+        whole = Whole(planes.join(spec, spec.lanes, take))
+        return lambda: whole
+    return values.decode(item, take, over)

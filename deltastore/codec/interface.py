@@ -69,7 +69,8 @@ class DeltaCodec(Protocol[D]):
             data: The shard.
             specs: The slices.
             raw_size: What the descriptor declares.
-            base: The slices before the deltas; not read unless `reads_base`.
+            base: The slices before the deltas; needed where `reads_base`. Others may use what lies in memory
+                to say new bits, and what they do to the digest, at once.
 
         Raises:
             BadShard: Anything in it breaks the rules of the codec.

@@ -37,6 +37,7 @@ if NAME == "native":
         ctx_encode,
         diff,
         digest,
+        gather,
         merge_planes,
         patch,
         scatter,
@@ -45,12 +46,20 @@ if NAME == "native":
         steps_diff,
         steps_encode,
         steps_merge,
+        steps_patch,
         widen,
     )
 else:
-    from deltastore.codec.twin import diff, merge_planes, patch, scatter, split_planes
+    from deltastore.codec.twin import diff, gather, merge_planes, patch, scatter, split_planes
     from deltastore.codec.twin_ctx import ctx_count, ctx_decode, ctx_encode
-    from deltastore.codec.twin_steps import steps_decode, steps_diff, steps_encode, steps_merge, widen
+    from deltastore.codec.twin_steps import (
+        steps_decode,
+        steps_diff,
+        steps_encode,
+        steps_merge,
+        steps_patch,
+        widen,
+    )
     from deltastore.protocol.digest import digest
 
 __all__ = [
@@ -67,6 +76,7 @@ __all__ = [
     "digest",
     "gap_decode",
     "gap_encode",
+    "gather",
     "gather_words",
     "merge_planes",
     "new_bits",
@@ -78,5 +88,6 @@ __all__ = [
     "steps_diff",
     "steps_encode",
     "steps_merge",
+    "steps_patch",
     "widen",
 ]

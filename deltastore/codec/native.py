@@ -19,6 +19,7 @@ from deltastore.codec.types import (
     Coded,
     Diff,
     Found,
+    Over,
     Positions,
     SliceSpec,
     Sparse,
@@ -113,8 +114,18 @@ def steps_decode(spec: SliceSpec, coded: Coded, changed: int) -> tuple[Positions
     """See `twin_steps.steps_decode`."""
     positions = np.empty(changed, np.int64)
     steps = np.empty(changed, spec.uint)
-    _raise(spec, _native.ulp_decode(*coded, spec.lanes, spec.lane_bytes, positions, steps))
+    _raise(spec, _native.ulp_decode(tuple(coded), spec.lanes, spec.lane_bytes, positions, steps))
     return positions, steps
+
+
+def steps_patch(spec: SliceSpec, coded: Coded, over: Over) -> int:
+    """See `twin_steps.steps_patch`."""
+    key, width = tensor_key(spec.name), spec.lane_bytes
+    fault, delta = _native.ulp_patch(
+        tuple(coded), over.lanes, width, key, spec.first_word, over.positions, over.values
+    )
+    _raise(spec, fault)
+    return delta
 
 
 def steps_merge(spec: SliceSpec, inputs: Sequence[Coded]) -> tuple[Streams, int]:
@@ -127,7 +138,7 @@ def steps_merge(spec: SliceSpec, inputs: Sequence[Coded]) -> tuple[Streams, int]
 def patch(spec: SliceSpec, lanes: Lanes, change: Sparse) -> tuple[Lanes, int]:
     """See `twin.patch`."""
     values = np.empty(change.values.size, uint(spec.lane_bytes))
-    positions = np.ascontiguousarray(change.positions)
+    positions = np.ascontiguousarray(change.positions, np.int64)
     new = np.ascontiguousarray(change.values)
     key = tensor_key(spec.name)
     width = spec.lane_bytes
@@ -140,6 +151,13 @@ def scatter(lanes: Lanes, positions: Positions, values: Lanes) -> None:
     if values.dtype != lanes.dtype:
         raise SchemaMismatch(f"{values.dtype} values do not fit into lanes of {lanes.dtype}")
     _native.scatter(lanes, lanes.itemsize, np.ascontiguousarray(positions), np.ascontiguousarray(values))
+
+
+def gather(lanes: Lanes, positions: Positions) -> Lanes:
+    """See `twin.gather`."""
+    values = np.empty(positions.size, lanes.dtype)
+    _native.gather(lanes, lanes.itemsize, np.ascontiguousarray(positions), values)
+    return values
 
 
 def split_planes(lanes: Lanes, *, rotation: int = 0) -> list[Bytes]:

@@ -177,6 +177,12 @@ def scatter(lanes: Lanes, positions: Positions, values: Lanes) -> None:
     lanes[positions] = values
 
 
+def gather(lanes: Lanes, positions: Positions) -> Lanes:
+    """Lanes at positions, as a new array."""
+    taken: Lanes = lanes[positions]
+    return taken
+
+
 # --- Gaps --------------------------------------------------------------------------------------------
 
 

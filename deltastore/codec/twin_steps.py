@@ -13,7 +13,7 @@ import numpy as np
 
 from deltastore.codec import twin
 from deltastore.codec.twin import Bytes, Counts
-from deltastore.codec.types import Coded, Found, Positions, SliceSpec, Streams
+from deltastore.codec.types import Coded, Found, Over, Positions, SliceSpec, Sparse, Streams
 from deltastore.errors import BadShard
 from deltastore.protocol.digest import Lanes
 
@@ -139,6 +139,26 @@ def codes_decode(codes: Bytes, near: Bytes, far: Lanes) -> Lanes:
     steps = np.array([-1, 1, 0], np.int8).astype(far.dtype)[codes]
     steps[codes == _ESCAPE] = escaped
     return steps
+
+
+def steps_patch(spec: SliceSpec, coded: Coded, over: Over) -> int:
+    """Positions and new bits of one slice, over the lanes before them.
+
+    Args:
+        spec: The slice.
+        coded: Its streams.
+        over: The lanes, which are only read, and what is filled.
+
+    Returns:
+        What the change does to the digest, modulo 2^64.
+
+    Raises:
+        BadShard: A stream breaks a rule.
+    """
+    positions, steps = steps_decode(spec, coded, over.positions.size)
+    over.positions[:] = positions
+    over.values[:], delta = twin.patch(spec, over.lanes, Sparse(positions, steps, relative=True))
+    return delta
 
 
 def steps_merge(spec: SliceSpec, inputs: Sequence[Coded]) -> tuple[Streams, int]:

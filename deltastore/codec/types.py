@@ -5,7 +5,7 @@ A *lane* is an element, or a byte of packed sub-byte elements, as an unsigned in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, Self
 
@@ -17,17 +17,24 @@ from deltastore.protocol import dtypes
 from deltastore.protocol.digest import MASK, Lanes
 from deltastore.protocol.schema import TensorSpec
 
-Positions = NDArray[np.int64]
+Positions = NDArray[np.signedinteger[Any]]
 """Lanes of a slice, counted from its start, ascending, each at most once."""
 
 _DENSE: Final = 4
 """Below one change in so many lanes no codec stores a slice whole."""
+_NARROW: Final = 1 << 31
+"""Lanes that 32-bit positions can tell apart."""
 _UINTS = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 
 
 def uint(width: int) -> np.dtype[Any]:
     """The unsigned integer type, little-endian, of lanes of `width` bytes."""
     return _UINTS[width]
+
+
+def index_of(lanes: int) -> np.dtype[Any]:
+    """The narrowest type of positions in a tensor of so many lanes."""
+    return np.dtype(np.int32 if lanes <= _NARROW else np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +148,16 @@ class Sparse:
     """New values of some lanes of a slice.
 
     Attributes:
-        positions: int64, ascending and unique, counted from the start of the slice.
+        positions: int64 or, where they fit, int32; ascending and unique, counted from the start of the slice.
         values: Lanes: the new bits, or the steps to them.
         relative: Whether `values` are steps, to be added modulo 2^width.
+        delta: What the new bits do to the state digest, modulo 2^64, where decoding has seen the old ones.
     """
 
     positions: Positions
     values: Lanes
     relative: bool
+    delta: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,8 +194,39 @@ Stream = bytes | memoryview
 
 ReadLanes = Callable[[int, int], Lanes]
 """Lanes of a slice from one to another; only read."""
-Base = Callable[[int, int, int], Lanes]
-"""Lanes of slices: which of the slices, the first lane within it, and one past the last; only read."""
+
+
+class Base(Protocol):
+    """The lanes of the slices of a shard, which are only read."""
+
+    def read(self, index: int, start: int, stop: int) -> Lanes:
+        """Lanes of one of the slices, counted from its start; may be a copy."""
+
+    def view(self, index: int) -> Lanes | None:
+        """All lanes of one of the slices, as they lie in a row in host memory; None if they do not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InMemory:
+    """Slices that lie in host memory, as a base."""
+
+    lanes: Sequence[Lanes]
+
+    def read(self, index: int, start: int, stop: int) -> Lanes:
+        """See `Base.read`."""
+        return self.lanes[index][start:stop]
+
+    def view(self, index: int) -> Lanes | None:
+        """See `Base.view`."""
+        return self.lanes[index]
+
+
+class Over(NamedTuple):
+    """What a slice is decoded over: its lanes before, and where positions and new bits go."""
+
+    lanes: Lanes
+    positions: Positions
+    values: Lanes
 
 
 class Streams(NamedTuple):
@@ -277,7 +317,7 @@ class Diff:
 
     Attributes:
         spec: The slice.
-        positions: int64, the lanes that changed.
+        positions: The lanes that changed.
         old: Their bits before.
         new: Their bits after; different from `old` at every position.
         state_delta: What the change adds to the state digest, modulo 2^64.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from deltastore.codec.types import (
     Decoded,
     Diff,
     Encoded,
+    Over,
     ReadLanes,
     SliceSpec,
     Sparse,
@@ -115,10 +117,17 @@ class _Values:
             "Y": int(full.sum()) * spec.lane_bytes,
         }
 
-    def decode(self, item: gaps.Slice, take: Take) -> Change:
-        coded = self.coded(item, take)
-        positions, steps = kernels.steps_decode(item.spec, coded, int(item.changes.sum()))
-        return Sparse(positions, steps, relative=True)
+    def decode(self, item: gaps.Slice, take: Take, over: Over | None) -> gaps.Pending:
+        spec, coded, changed = item.spec, self.coded(item, take), int(item.changes.sum())
+
+        def steps() -> Change:
+            return Sparse(*kernels.steps_decode(spec, coded, changed), relative=True)
+
+        def new_bits(over: Over) -> Change:
+            delta = kernels.steps_patch(spec, coded, over)
+            return Sparse(over.positions, over.values, relative=False, delta=delta)
+
+        return steps if over is None else partial(new_bits, over)
 
     def coded(self, item: gaps.Slice, take: Take) -> Coded:
         """The streams of a sparse slice, as they are stored."""
@@ -167,5 +176,5 @@ class Ulp:
     def decode(
         self, data: bytes, specs: Sequence[SliceSpec], *, raw_size: int, base: Base | None = None
     ) -> Decoded:
-        """See `DeltaCodec.decode`; sparse changes are relative."""
-        return gaps.decode(VALUES, data, specs, raw_size=raw_size)
+        """See `DeltaCodec.decode`; sparse changes are relative where the base is not seen."""
+        return gaps.decode(VALUES, data, specs, raw_size=raw_size, base=base)

@@ -148,7 +148,7 @@ class Scatter:
 
     def __init__(self, lanes: Lanes, positions: Positions, values: Lanes) -> None:
         self._lanes, self._positions, self._new = lanes, positions, values
-        self._old: Lanes = lanes[positions]
+        self._old = kernels.gather(lanes, positions)
 
     def apply(self) -> None:
         """Puts the new bits in."""

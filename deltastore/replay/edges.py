@@ -10,7 +10,7 @@ import numpy as np
 
 from deltastore import codec, threads
 from deltastore.codec import kernels
-from deltastore.codec.types import Base, Change, Positions, SliceSpec, Whole
+from deltastore.codec.types import Change, Positions, SliceSpec, Whole
 from deltastore.errors import BadEdge, BadShard, Diverged, IntegrityError, LimitExceeded, NotFound
 from deltastore.parallel import DEFAULT, Workers
 from deltastore.protocol.descriptors import ShardDescriptor, Slice, check_cover, resolve
@@ -150,7 +150,7 @@ class Replay:
         slices = list(resolve(self.schema, shard.slices))
         specs = [spec_of(one) for one in slices]
         try:
-            base = None if source is None else _base_of(source, specs)
+            base = None if source is None else _SlicesOf(source, specs)
             decoded = codec.decode(shard.codec, data, specs, raw_size=shard.raw_size, base=base)
         except (BadShard, LimitExceeded) as error:
             what = f"shard {shard.sha256}: {error.what}"
@@ -179,14 +179,23 @@ class Replay:
         return patches
 
 
-def _base_of(source: Reader, specs: Sequence[SliceSpec]) -> Base:
-    """Lanes of slices from whatever holds the state."""
+@dataclass(frozen=True, slots=True)
+class _SlicesOf:
+    """Slices of whatever holds the state, as the base of a shard."""
 
-    def read(index: int, start: int, stop: int) -> Lanes:
-        spec = specs[index]
-        return np.ascontiguousarray(source.read(spec.name, spec.start + start, spec.start + stop))
+    source: Reader
+    specs: Sequence[SliceSpec]
 
-    return read
+    def read(self, index: int, start: int, stop: int) -> Lanes:
+        """See `Base.read`."""
+        spec = self.specs[index]
+        return np.ascontiguousarray(self.source.read(spec.name, spec.start + start, spec.start + stop))
+
+    def view(self, index: int) -> Lanes | None:
+        """See `Base.view`."""
+        spec = self.specs[index]
+        lanes = self.source.view(spec.name)
+        return None if lanes is None else lanes[spec.start : spec.stop]
 
 
 def _misfit(what: str, **fields: str) -> BadEdge:
@@ -210,7 +219,10 @@ def _evaluate(one: Slice, spec: SliceSpec, change: Change, source: Reader | None
         return None, 0
     if source is None:
         raise BadShard(f"tensor {spec.label!r} is sparse in an anchor")
-    values, delta = evaluate(source, spec, change)
+    if change.delta is None:
+        values, delta = evaluate(source, spec, change)
+    else:
+        values, delta = change.values, change.delta
     return Patch(one.tensor, _placed(change.positions, spec), values), delta
 
 

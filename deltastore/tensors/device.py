@@ -251,9 +251,9 @@ def _evaluated(
 
 def send(lanes: Lanes | Positions, where: torch.device) -> torch.Tensor:
     """Lanes, or positions as int64, as integers on a device; small positions cross in half the bytes."""
-    if lanes.dtype != np.int64:
+    if lanes.dtype.kind == "u":
         return adapter.integers(np.array(lanes)).to(where)
-    if lanes.size and lanes[-1] < 1 << 31:
+    if lanes.dtype == np.int32 or (lanes.size and lanes[-1] < 1 << 31):
         return torch.from_numpy(lanes.astype(np.int32)).to(where).to(torch.int64)
     return torch.from_numpy(np.array(lanes)).to(where)
 

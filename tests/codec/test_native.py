@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 
 from deltastore import threads as threading
 from deltastore.codec import kernels, twin, twin_steps
-from deltastore.codec.types import Coded, Diff, SliceSpec, Sparse, Streams
+from deltastore.codec.types import Coded, Diff, Over, SliceSpec, Sparse, Streams
 from deltastore.errors import BadShard, SchemaMismatch, Unsupported
-from deltastore.protocol.digest import Lanes, digest, tensor_key
+from deltastore.protocol.digest import MASK, Lanes, digest, tensor_key
 
 if TYPE_CHECKING or importlib.util.find_spec("deltastore.codec._native") is not None:
     from deltastore.codec import _native, native
@@ -117,6 +118,13 @@ def same_changes(spec: SliceSpec, coded: Coded, base: Lanes, new: Lanes) -> None
     for left, right in zip((positions, steps), twin_steps.steps_decode(spec, coded, count), strict=True):
         assert left.dtype == right.dtype
         np.testing.assert_array_equal(left, right)
+    key, first = tensor_key(spec.name), spec.first_word
+    gain = (digest(new, key, first) - digest(base, key, first)) & MASK
+    for module, index in ((native, np.int32), (native, np.int64), (twin_steps, np.int64)):
+        over = Over(base, np.empty(count, index), np.empty(count, base.dtype))
+        assert module.steps_patch(spec, coded, over) == gain
+        np.testing.assert_array_equal(over.positions, positions)
+        np.testing.assert_array_equal(over.values, new[positions])
     for change in (
         Sparse(positions, steps, relative=True),
         Sparse(positions, new[positions], relative=False),
@@ -125,10 +133,15 @@ def same_changes(spec: SliceSpec, coded: Coded, base: Lanes, new: Lanes) -> None
         expected, same = twin.patch(spec, base, change)
         np.testing.assert_array_equal(values, expected)
         assert delta == same
-        for scatter in (native.scatter, twin.scatter):
+        for scatter, gather, index in (
+            (native.scatter, native.gather, np.int32),
+            (native.scatter, native.gather, np.int64),
+            (twin.scatter, twin.gather, np.int64),
+        ):
             lanes = base.copy()
-            scatter(lanes, positions, values)
+            scatter(lanes, positions.astype(index), values)
             np.testing.assert_array_equal(lanes, new)
+            np.testing.assert_array_equal(gather(lanes, positions.astype(index)), values)
 
 
 @built
@@ -211,6 +224,18 @@ def decoded(module: Any, spec: SliceSpec, coded: Coded, count: int) -> Answer:
     return positions.tobytes(), steps.tobytes()
 
 
+def patched(spec: SliceSpec, coded: Coded, count: int) -> Answer:
+    over = Over(zeros(spec.lanes, spec.uint), np.empty(count, np.int64), np.empty(count, spec.uint))
+    try:
+        native.steps_patch(spec, coded, over)
+    except (BadShard, ValueError) as error:
+        return type(error)
+    return over.positions.tobytes(), over.values.tobytes()
+
+
+zeros = cache(np.zeros)
+
+
 def merged(module: Any, spec: SliceSpec, inputs: Sequence[Coded]) -> Answer:
     try:
         streams, changed = module.steps_merge(spec, inputs)
@@ -223,6 +248,7 @@ def both(spec: SliceSpec, coded: Coded, count: int) -> Answer:
     """What both make of some streams, which must be the same."""
     found = decoded(native, spec, coded, count)
     assert found == decoded(twin_steps, spec, coded, count)
+    assert patched(spec, coded, count) == found
     merge = merged(native, spec, [coded, coded])
     assert merge == merged(twin_steps, spec, [coded, coded])
     return found
@@ -322,9 +348,15 @@ def test_buffers_of_wrong_sizes_are_refused() -> None:
         given: dict[str, Any] = {"table": row, "low": none, "high": none, "lanes": 8, "width": 2}
         given |= {"positions": at[:0], "steps": one[:0], **other}
         ends = (given["lanes"], given["width"], given["positions"], given["steps"])
-        _native.ulp_decode(given["table"], given["low"], given["high"], none, none, none, *ends)
+        _native.ulp_decode((given["table"], given["low"], given["high"], none, none, none), *ends)
+
+    def over(
+        old: object = lanes, width: int = 2, positions: object = at[:0], values: object = one[:0]
+    ) -> None:
+        _native.ulp_patch((row, *[none] * 5), old, width, 0, 0, positions, values)  # type: ignore[arg-type]
 
     decode()
+    over()
     relative = False
     wrong: list[Callable[[], object]] = [
         lambda: _native.ulp_diff(lanes, lanes[:7].copy(), 2, 0, 0, 0, 1),
@@ -350,6 +382,14 @@ def test_buffers_of_wrong_sizes_are_refused() -> None:
         lambda: decode(positions=at),
         lambda: decode(positions=np.zeros(4, np.uint8)),
         lambda: decode(lanes=2**62),
+        lambda: over(np.zeros(7, np.uint8)),
+        lambda: over(width=3),
+        lambda: over(np.zeros(2**18 + 1, np.uint16)),
+        lambda: over(positions=at),
+        lambda: over(values=one),
+        lambda: over(values=one, positions=at.astype(np.int16)),
+        lambda: over(values=np.zeros(3, np.uint8)),
+        lambda: _native.ulp_decode((row, *[none] * 4), 8, 2, at[:0], one[:0]),
         lambda: _native.ulp_merge((), 8, 2),
         lambda: _native.ulp_merge(((row, none, none, none, none),), 8, 2),
         lambda: _native.ulp_merge(((row, none, b"\0", none, none, none),), 8, 2),
@@ -361,13 +401,19 @@ def test_buffers_of_wrong_sizes_are_refused() -> None:
         lambda: _native.scatter(lanes, 2, at, lanes),
         lambda: _native.scatter(lanes, 2, at + 8, one),
         lambda: _native.scatter(lanes, 2, at - 1, one),
+        lambda: _native.scatter(lanes, 2, at.astype(np.int32) - 1, one),
+        lambda: _native.scatter(lanes, 2, at.astype(np.int16), one),
+        lambda: _native.scatter(lanes, 3, at, np.zeros(3, np.uint8)),
+        lambda: _native.gather(lanes, 2, at + 8, one),
+        lambda: _native.gather(lanes, 2, at.astype(np.int32) + 8, one),
+        lambda: _native.gather(lanes, 2, at, one.view(np.uint8)[:1]),
         lambda: _native.split(lanes, 2, 16, lanes.copy()),
         lambda: _native.split(lanes, 2, -1, lanes.copy()),
         lambda: _native.split(lanes, 3, 0, lanes.copy()),
         lambda: _native.merge(lanes, 2, 0, one),
     ]
     for call in wrong:
-        with pytest.raises(ValueError, match=r"must|not of these|fit together|needs|tuple|symbols"):
+        with pytest.raises(ValueError, match=r"must|not of th|fit together|needs|tuple|symbols"):
             call()
     assert not lanes.any()
 

@@ -12,7 +12,7 @@ from codec_samples import DELTAS, NONCE, pair, part_spec, whole_spec
 
 from deltastore import codec as codecs
 from deltastore.codec import twin
-from deltastore.codec.types import Diff, SliceSpec, whole_copy
+from deltastore.codec.types import Diff, InMemory, SliceSpec, whole_copy
 from deltastore.codec.ulp import Steps
 from deltastore.protocol.digest import Lanes
 
@@ -60,9 +60,7 @@ def test_parts_are_joined_to_what_one_comparison_finds(codec: str, spec: SliceSp
     _, base, new = pair(np.random.default_rng(4), spec, density, "special")
     expected = chosen.diff(spec, base.copy(), new)
 
-    def after(_index: int, start: int, stop: int) -> Lanes:
-        return new[start:stop]
-
+    after = InMemory([new])
     for step in (BLOCK, 2 * BLOCK):
         moved = base.copy()
         found = chosen.of(spec, parts(spec, moved, new, step), partial(whole_copy, moved))

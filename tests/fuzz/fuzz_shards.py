@@ -18,7 +18,7 @@ from fuzz_target import Target
 
 from deltastore import codec as codecs
 from deltastore.codec import kernels, shard
-from deltastore.codec.types import Change, Decoded, Dense, Encoded, SliceSpec, Sparse
+from deltastore.codec.types import Change, Decoded, Dense, Encoded, InMemory, SliceSpec, Sparse
 from deltastore.protocol.digest import MASK, Lanes, digest, tensor_key
 
 NONCE = bytes(16)
@@ -66,15 +66,12 @@ def _encoded(codec: str, states: Sequence[tuple[SliceSpec, Lanes, Lanes]]) -> En
         return codecs.ANCHOR[codec].encode(denses, nonce=NONCE)
     delta = codecs.DELTA[codec]
     deltas = [delta.diff(spec, base.copy(), new) for spec, base, new in states]
-    return delta.encode(deltas, nonce=NONCE, base=lambda index, start, stop: states[index][2][start:stop])
+    return delta.encode(deltas, nonce=NONCE, base=InMemory([after for _, _, after in states]))
 
 
 def decode(codec: str, stored: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
     """What a shard says of slices whose lanes before are those of `_base`."""
-
-    def base(index: int, start: int, stop: int) -> Lanes:
-        return _base(specs[index])[start:stop]
-
+    base = InMemory([_base(spec) for spec in specs])
     return codecs.decode(codec, stored, specs, raw_size=raw_size, base=base)
 
 

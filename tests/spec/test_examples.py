@@ -11,7 +11,7 @@ import pytest
 
 from deltastore import codec
 from deltastore.codec import contexts, ctx_reading, frames, kernels, shard
-from deltastore.codec.types import SliceSpec, Sparse
+from deltastore.codec.types import InMemory, SliceSpec, Sparse
 from deltastore.protocol import dtypes, features, limits, wire
 from deltastore.protocol.digest import MASK, digest, tensor_key
 from deltastore.protocol.identity import Identity
@@ -191,9 +191,7 @@ def test_ctx_example_decodes_to_the_state_after() -> None:
     old, new = ctx_example()
     meta, stored = ctx_shard()
     data = shard.build(meta, [("S", shard.Tensor("U8", (len(stored),), stored))])
-    decoded = codec.DELTA["ctx"].decode(
-        data, [CTX_LANES], raw_size=len(stored), base=lambda _, start, stop: old[start:stop]
-    )
+    decoded = codec.DELTA["ctx"].decode(data, [CTX_LANES], raw_size=len(stored), base=InMemory([old]))
     (change,) = decoded.changes
     assert isinstance(change, Sparse)
     result = old.copy()

@@ -1,91 +1,164 @@
-/* From `ulp` streams to positions and steps, and from there into lanes (spec, Codec ulp). */
+/* From `ulp` streams to positions and steps or new bits, and from there into lanes (spec, Codec ulp). */
 #include "decode.h"
 
-#define AHEAD 32 /* changes that are fetched into the cache before they are needed */
+#include "reading.h"
 
-static inline ds_fault decode(ds_streams own, size_t width, int64_t *positions, uint8_t *steps, size_t changes) {
-    const ds_streams *s = &own; /* a copy, which what is written cannot alias: its fields stay in registers */
-    ds_place at = ds_begin(s);
-    size_t done = 0;
-    for (size_t number = 0; number < s->blocks; number++) {
-        ds_block b;
-        ds_fault fault = ds_open(s, &at, number, &b);
-        if (fault == DS_OK && b.changes > changes - done) fault = DS_ENDS;
-        for (; fault == DS_OK && b.index < b.changes; done++) {
-            size_t lane = 0;
-            uint64_t step = 0;
-            fault = ds_next(s, &at, &b, width, &lane, &step);
-            positions[done] = (int64_t)(b.first + lane);
-            ds_store(steps + done * width, step, width);
-        }
-        if (fault == DS_OK) fault = ds_shut(s, &at, &b);
-        if (fault != DS_OK) return fault;
+#define AHEAD ((size_t)32) /* changes that are fetched into the cache before they are needed */
+
+/* Calls a function with constants where it depends on these widths: shifts and masks then are constants too. */
+#define BY_WIDTH(width, call)                                                                                          \
+    switch (width) {                                                                                                   \
+    case 1: call(1); break;                                                                                            \
+    case 2: call(2); break;                                                                                            \
+    case 4: call(4); break;                                                                                            \
+    default: call(8); break;                                                                                           \
     }
-    return done == changes ? ds_finish(s, &at) : DS_ENDS;
+
+/* Where what is read goes: steps as they are, or new bits over lanes. */
+typedef struct {
+    ds_positions positions;
+    uint8_t *values;
+    const ds_lanes_of *old;
+    uint64_t delta;
+} sink_t;
+
+static inline void place(const ds_run *run, size_t first, size_t width, uint8_t *positions) {
+    for (size_t i = 0; i < run->count; i++) ds_store(positions + i * width, first + run->lanes[i], width);
 }
 
-ds_fault ds_ulp_decode(const ds_streams *s, int64_t *positions, uint8_t *steps, size_t changes) {
-    ds_streams narrow = *s;
-    narrow.high = NULL;
-    switch (s->width) { /* so that shifts and masks are constants, and 8-bit gaps need no second plane */
-    case 1: return s->high ? decode(*s, 1, positions, steps, changes) : decode(narrow, 1, positions, steps, changes);
-    case 2: return s->high ? decode(*s, 2, positions, steps, changes) : decode(narrow, 2, positions, steps, changes);
-    case 4: return s->high ? decode(*s, 4, positions, steps, changes) : decode(narrow, 4, positions, steps, changes);
-    default: return s->high ? decode(*s, 8, positions, steps, changes) : decode(narrow, 8, positions, steps, changes);
-    }
+static inline void keep(const ds_run *run, size_t first, size_t done, size_t width, sink_t *to) {
+    if (to->positions.width == 4)
+        place(run, first, 4, to->positions.at + done * 4);
+    else
+        place(run, first, 8, to->positions.at + done * 8);
+    if (!to->old) memcpy(to->values + done * width, run->steps, run->count * width);
 }
 
 static inline uint64_t word_at(const uint8_t *lanes, size_t bytes, size_t at) {
     return bytes - at >= 8 ? ds_load8(lanes + at) : ds_load(lanes + at, bytes - at);
 }
 
-static inline uint64_t patch(const uint8_t *lanes, size_t bytes, size_t width, const int64_t *positions,
-                             const uint8_t *values, size_t count, int relative, uint64_t key, uint64_t first_word,
-                             uint8_t *new_bits) {
-    uint64_t delta = 0, mask = ds_width_mask(width), from = relative ? mask : 0;
+/* New bits of a run, and what they do to the digest: change by change, also where several are of one word. */
+static inline void patch_run(const ds_run *run, size_t first, size_t width, const ds_lanes_of *old, uint8_t *new_bits,
+                             uint64_t *last_word, uint64_t *last_now, uint64_t *sum) {
+    uint64_t mask = ds_width_mask(width), last = *last_word, now = *last_now, delta = 0;
+    const uint8_t *lanes = old->at + first * width;
+    size_t bytes = old->bytes - first * width, count = run->count;
+    uint64_t salt0 = ds_salt(old->key, old->first_word + first * width / 8);
+    for (size_t i = 0; i < count && i < AHEAD; i++) __builtin_prefetch(lanes + run->lanes[i] * width);
     for (size_t i = 0; i < count; i++) {
-        if (i + AHEAD < count) __builtin_prefetch(lanes + (size_t)positions[i + AHEAD] * width);
-        size_t at = (size_t)positions[i] * width, word = at & ~(size_t)7;
-        uint64_t old = word_at(lanes, bytes, word), now = old;
-        for (;; i++) { /* all changes of one word: mostly one */
-            unsigned shift = (unsigned)(8 * (at & 7));
-            uint64_t value = ((old >> shift & from) + ds_load(values + i * width, width)) & mask;
-            ds_store(new_bits + i * width, value, width);
-            now = (now & ~(mask << shift)) | value << shift;
-            if (width == 8 || i + 1 == count) break;
-            at = (size_t)positions[i + 1] * width;
-            if ((at & ~(size_t)7) != word) break;
+        if (i + AHEAD < count) __builtin_prefetch(lanes + run->lanes[i + AHEAD] * width);
+        size_t at = run->lanes[i] * width, word = at & ~(size_t)7;
+        unsigned shift = (unsigned)(8 * (at & 7));
+        uint64_t before = word == last ? now : word_at(lanes, bytes, word);
+        uint64_t value = ((before >> shift) + ds_load(run->steps + i * width, width)) & mask;
+        uint64_t salt = salt0 + word / 8 * DS_GOLDEN;
+        now = (before & ~(mask << shift)) | value << shift;
+        last = word;
+        ds_store(new_bits + i * width, value, width);
+        delta += ds_mix(now + salt) - ds_mix(before + salt);
+    }
+    *last_word = last;
+    *last_now = now;
+    *sum += delta;
+}
+
+static inline ds_fault decode(const ds_streams *given, size_t width, int wide, sink_t *to, size_t changes) {
+    ds_streams own = *given; /* a copy, which what is written cannot alias: its fields stay in registers */
+    if (!wide) own.high = NULL;
+    ds_place at = ds_begin(&own);
+    ds_run run;
+    size_t done = 0;
+    for (size_t number = 0; number < own.blocks; number++) {
+        ds_block b;
+        uint64_t word = UINT64_MAX, now = 0;
+        ds_fault fault = ds_open(&own, &at, number, &b);
+        if (fault == DS_OK && b.changes > changes - done) fault = DS_ENDS;
+        for (; fault == DS_OK && b.index < b.changes; done += run.count) {
+            fault = ds_read(&own, &at, &b, width, &run);
+            if (fault != DS_OK) break;
+            keep(&run, b.first, done, width, to);
+            if (to->old) patch_run(&run, b.first, width, to->old, to->values + done * width, &word, &now, &to->delta);
         }
-        uint64_t salt = ds_salt(key, first_word + word / 8);
-        delta += ds_mix(now + salt) - ds_mix(old + salt);
+        if (fault == DS_OK) fault = ds_shut(&own, &at, &b);
+        if (fault != DS_OK) return fault;
+    }
+    return done == changes ? ds_finish(&own, &at) : DS_ENDS;
+}
+
+static ds_fault decode_to(const ds_streams *s, sink_t *to, size_t changes) {
+    ds_fault fault;
+#define DECODE(w) fault = s->high ? decode(s, w, 1, to, changes) : decode(s, w, 0, to, changes)
+    BY_WIDTH(s->width, DECODE)
+    return fault;
+}
+
+ds_fault ds_ulp_decode(const ds_streams *s, int64_t *positions, uint8_t *steps, size_t changes) {
+    sink_t to = {{(uint8_t *)positions, 8}, steps, NULL, 0};
+    return decode_to(s, &to, changes);
+}
+
+/* Positions, new bits, and what they do to the digest; nothing is written to the lanes, which are those of `s`. */
+ds_fault ds_ulp_patch(const ds_streams *s, const ds_lanes_of *old, ds_positions positions, uint8_t *new_bits,
+                      size_t changes, uint64_t *delta) {
+    sink_t to = {positions, new_bits, old, 0};
+    ds_fault fault = decode_to(s, &to, changes);
+    *delta = to.delta;
+    return fault;
+}
+
+static inline uint64_t patch(const ds_lanes_of *old, size_t width, const int64_t *positions, const uint8_t *values,
+                             size_t count, int relative, uint8_t *new_bits) {
+    uint64_t delta = 0, mask = ds_width_mask(width), from = relative ? mask : 0, now = 0;
+    size_t last = SIZE_MAX;
+    for (size_t i = 0; i < count; i++) {
+        if (i + AHEAD < count) __builtin_prefetch(old->at + (size_t)positions[i + AHEAD] * width);
+        size_t at = (size_t)positions[i] * width, word = at & ~(size_t)7;
+        unsigned shift = (unsigned)(8 * (at & 7));
+        uint64_t before = word == last ? now : word_at(old->at, old->bytes, word);
+        uint64_t value = ((before >> shift & from) + ds_load(values + i * width, width)) & mask;
+        uint64_t salt = ds_salt(old->key, old->first_word + word / 8);
+        now = (before & ~(mask << shift)) | value << shift;
+        last = word;
+        ds_store(new_bits + i * width, value, width);
+        delta += ds_mix(now + salt) - ds_mix(before + salt);
     }
     return delta;
 }
 
-/* What new bits at ascending positions do to the digest, word by word; nothing is written to the lanes. */
-uint64_t ds_patch(const uint8_t *lanes, size_t bytes, size_t width, const int64_t *positions, const uint8_t *values,
-                  size_t count, int relative, uint64_t key, uint64_t first_word, uint8_t *new_bits) {
-    switch (width) { /* so that shifts and masks are constants */
-    case 1: return patch(lanes, bytes, 1, positions, values, count, relative, key, first_word, new_bits);
-    case 2: return patch(lanes, bytes, 2, positions, values, count, relative, key, first_word, new_bits);
-    case 4: return patch(lanes, bytes, 4, positions, values, count, relative, key, first_word, new_bits);
-    default: return patch(lanes, bytes, 8, positions, values, count, relative, key, first_word, new_bits);
-    }
+/* What new bits at ascending positions do to the digest; nothing is written to the lanes. */
+uint64_t ds_patch(const ds_lanes_of *old, const int64_t *positions, const uint8_t *values, size_t count, int relative,
+                  uint8_t *new_bits) {
+    uint64_t delta;
+#define PATCH(w) delta = patch(old, w, positions, values, count, relative, new_bits)
+    BY_WIDTH(old->width, PATCH)
+    return delta;
 }
 
-static inline void scatter(uint8_t *lanes, size_t width, const int64_t *positions, const uint8_t *values,
-                           size_t count) {
+static inline size_t position(ds_positions p, size_t i) { return (size_t)ds_load(p.at + i * p.width, p.width); }
+
+static inline void scatter(uint8_t *lanes, size_t width, ds_positions p, const uint8_t *values, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        if (i + AHEAD < count) __builtin_prefetch(lanes + (size_t)positions[i + AHEAD] * width, 1);
-        memcpy(lanes + (size_t)positions[i] * width, values + i * width, width);
+        if (i + AHEAD < count) __builtin_prefetch(lanes + position(p, i + AHEAD) * width, 1);
+        memcpy(lanes + position(p, i) * width, values + i * width, width);
     }
 }
 
-void ds_scatter(uint8_t *lanes, size_t width, const int64_t *positions, const uint8_t *values, size_t count) {
-    switch (width) {
-    case 1: scatter(lanes, 1, positions, values, count); return;
-    case 2: scatter(lanes, 2, positions, values, count); return;
-    case 4: scatter(lanes, 4, positions, values, count); return;
-    default: scatter(lanes, 8, positions, values, count);
+void ds_scatter(uint8_t *lanes, size_t width, ds_positions p, const uint8_t *values, size_t count) {
+    ds_positions narrow = {p.at, 4}, wide = {p.at, 8};
+#define SCATTER(w) p.width == 4 ? scatter(lanes, w, narrow, values, count) : scatter(lanes, w, wide, values, count)
+    BY_WIDTH(width, SCATTER)
+}
+
+static inline void gather(const uint8_t *lanes, size_t width, ds_positions p, uint8_t *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (i + AHEAD < count) __builtin_prefetch(lanes + position(p, i + AHEAD) * width);
+        memcpy(values + i * width, lanes + position(p, i) * width, width);
     }
+}
+
+void ds_gather(const uint8_t *lanes, size_t width, ds_positions p, uint8_t *values, size_t count) {
+    ds_positions narrow = {p.at, 4}, wide = {p.at, 8};
+#define GATHER(w) p.width == 4 ? gather(lanes, w, narrow, values, count) : gather(lanes, w, wide, values, count)
+    BY_WIDTH(width, GATHER)
 }

@@ -1,6 +1,8 @@
 /* Successive deltas of one slice as one, without any state: steps add, lane by lane (spec, Codec ulp). */
 #include "merge.h"
 
+#include "reading.h"
+
 /* Lanes summed up at a time: few enough for the nearest caches, many enough to go through every delta for. */
 #define WINDOW ((size_t)1 << 14)
 
@@ -10,35 +12,31 @@ typedef struct {
     uint64_t touched[WINDOW / 64];
 } sums_t;
 
-/* One delta: the block that is read, and its next change; the lane is `SIZE_MAX` where there is none left. */
+/* One delta: the block that is read, a run of its changes, and how many of these are added already. */
 typedef struct {
     ds_place at;
     ds_block block;
-    size_t lane;
-    uint64_t step;
+    ds_run run;
+    size_t added;
 } source_t;
 
-static inline ds_fault next(const ds_streams *s, source_t *from, size_t width) {
-    if (from->block.index == from->block.changes) {
-        from->lane = SIZE_MAX;
-        return DS_OK;
-    }
-    return ds_next(s, &from->at, &from->block, width, &from->lane, &from->step);
-}
-
 /* Adds the changes of one delta in a window. */
-static inline ds_fault add(const ds_streams *s, source_t *source, size_t first, size_t width, sums_t *sums) {
-    source_t from = *source; /* in registers: the sums could be anything to a compiler, the source too */
-    ds_fault fault = DS_OK;
-    while (fault == DS_OK && from.lane < first + WINDOW) {
-        size_t lane = from.lane - first;
-        uint8_t *p = sums->steps + lane * width;
-        ds_store(p, ds_load(p, width) + from.step, width);
-        sums->touched[lane >> 6] |= 1ull << (lane & 63);
-        fault = next(s, &from, width);
+static inline ds_fault add(const ds_streams *s, source_t *from, size_t first, size_t width, sums_t *sums) {
+    for (;;) {
+        const ds_run *run = &from->run;
+        size_t i = from->added, count = run->count;
+        for (; i < count && run->lanes[i] < first + WINDOW; i++) {
+            size_t lane = run->lanes[i] - first;
+            uint8_t *p = sums->steps + lane * width;
+            ds_store(p, ds_load(p, width) + ds_load(run->steps + i * width, width), width);
+            sums->touched[lane >> 6] |= 1ull << (lane & 63);
+        }
+        from->added = i;
+        if (i < count || from->block.index == from->block.changes) return DS_OK;
+        ds_fault fault = ds_read(s, &from->at, &from->block, width, &from->run);
+        if (fault != DS_OK) return fault;
+        from->added = 0;
     }
-    *source = from;
-    return fault;
 }
 
 static inline void flush(sums_t *sums, size_t first, size_t width, ds_cursor *cursor) {
@@ -62,7 +60,7 @@ static inline ds_fault merge_block(const ds_streams *inputs, size_t count, size_
     ds_fault fault = DS_OK;
     for (size_t k = 0; k < count && fault == DS_OK; k++) {
         fault = ds_open(&inputs[k], &sources[k].at, number, &sources[k].block);
-        if (fault == DS_OK) fault = next(&inputs[k], &sources[k], width);
+        sources[k].run.count = sources[k].added = 0;
     }
     ds_cursor c;
     if (fault == DS_OK && !ds_start(out, lanes, width, &c)) return DS_MEMORY;

@@ -16,6 +16,22 @@ static int inside(const int64_t *positions, size_t count, size_t lanes) {
     return count == 0 || worst < lanes;
 }
 
+static int inside_narrow(const int32_t *positions, size_t count, size_t lanes) {
+    uint32_t worst = 0;
+    for (size_t i = 0; i < count; i++) worst = (uint32_t)positions[i] > worst ? (uint32_t)positions[i] : worst;
+    return count == 0 || worst < lanes;
+}
+
+/* The positions of `count` values, where they are integers of 4 or 8 bytes and lanes of a slice; else of width 0. */
+static ds_positions positions_of(const Py_buffer *from, size_t count, size_t lanes) {
+    ds_positions found = {from->buf, 0};
+    if ((size_t)from->len == 8 * count)
+        found.width = inside(from->buf, count, lanes) ? 8 : 0;
+    else if ((size_t)from->len == 4 * count)
+        found.width = inside_narrow(from->buf, count, lanes) ? 4 : 0;
+    return found;
+}
+
 static int ascending(const int64_t *positions, size_t count) {
     for (size_t i = 1; i < count; i++)
         if (positions[i] <= positions[i - 1]) return 0;
@@ -117,47 +133,12 @@ static PyObject *py_ulp_widen(PyObject *self, PyObject *args) {
     return result;
 }
 
-static PyObject *py_ulp_decode(PyObject *self, PyObject *args) {
-    Py_buffer table, low, high, codes, near, far, positions, steps;
-    Py_ssize_t lanes, width;
-    PyObject *result = NULL;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*nnw*w*", &table, &low, &high, &codes, &near, &far, &lanes, &width,
-                          &positions, &steps))
-        return NULL;
-    size_t changes = (size_t)positions.len / 8;
-    size_t blocks = lanes < 0 ? 0 : ((size_t)lanes + DS_BLOCK - 1) / DS_BLOCK;
-    if (!width_ok(width) || lanes < 0 || (size_t)table.len != 16 * blocks || (high.len && high.len != low.len) ||
-        (size_t)steps.len != changes * (size_t)width || positions.len % 8) {
-        refused("sizes do not fit together");
-        goto end;
-    }
-    ds_streams s = {table.buf, blocks, (size_t)lanes, (size_t)width, low.buf, high.len ? high.buf : NULL,
-                    (size_t)low.len, codes.buf, near.buf, far.buf, (size_t)codes.len, (size_t)near.len,
-                    (size_t)far.len};
-    ds_fault fault;
-    Py_BEGIN_ALLOW_THREADS
-    fault = ds_ulp_decode(&s, positions.buf, steps.buf, changes);
-    Py_END_ALLOW_THREADS
-    result = PyLong_FromLong((long)fault);
-end:
-    PyBuffer_Release(&table);
-    PyBuffer_Release(&low);
-    PyBuffer_Release(&high);
-    PyBuffer_Release(&codes);
-    PyBuffer_Release(&near);
-    PyBuffer_Release(&far);
-    PyBuffer_Release(&positions);
-    PyBuffer_Release(&steps);
-    return result;
-}
-
-/* One input of a merge: (table, low, high, codes, near, far). */
+/* The streams of one slice: (table, low, high, codes, near, far). */
 #define PARTS 6
 
-static int input_of(PyObject *parts, Py_buffer *views, Py_ssize_t lanes, Py_ssize_t width, ds_streams *s) {
-    if (!PyTuple_Check(parts) || PyTuple_Size(parts) != PARTS) {
-        refused("an input of a merge is a tuple of six streams");
+static int streams_of(PyObject *parts, Py_buffer *views, Py_ssize_t lanes, Py_ssize_t width, ds_streams *s) {
+    if (!PyTuple_Check(parts) || PyTuple_Size(parts) != PARTS || !width_ok(width) || lanes < 0) {
+        refused("the streams of a slice are a tuple of six, of lanes of a width");
         return 0;
     }
     for (int i = 0; i < PARTS; i++)
@@ -171,6 +152,72 @@ static int input_of(PyObject *parts, Py_buffer *views, Py_ssize_t lanes, Py_ssiz
                       views[2].len ? views[2].buf : NULL, (size_t)views[1].len, views[3].buf, views[4].buf,
                       views[5].buf, (size_t)views[3].len, (size_t)views[4].len, (size_t)views[5].len};
     return 1;
+}
+
+static void release(Py_buffer *views, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; views && i < count; i++)
+        if (views[i].obj) PyBuffer_Release(&views[i]);
+}
+
+static PyObject *py_ulp_decode(PyObject *self, PyObject *args) {
+    Py_buffer views[PARTS], positions, steps;
+    Py_ssize_t lanes, width;
+    PyObject *parts, *result = NULL;
+    ds_streams s;
+    ds_fault fault;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Onnw*w*", &parts, &lanes, &width, &positions, &steps)) return NULL;
+    memset(views, 0, sizeof views);
+    if (!streams_of(parts, views, lanes, width, &s)) goto end;
+    size_t changes = (size_t)positions.len / 8;
+    if (positions.len % 8 || (size_t)steps.len != changes * s.width) {
+        refused("sizes do not fit together");
+        goto end;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    fault = ds_ulp_decode(&s, positions.buf, steps.buf, changes);
+    Py_END_ALLOW_THREADS
+    result = PyLong_FromLong((long)fault);
+end:
+    release(views, PARTS);
+    PyBuffer_Release(&positions);
+    PyBuffer_Release(&steps);
+    return result;
+}
+
+static PyObject *py_ulp_patch(PyObject *self, PyObject *args) {
+    Py_buffer views[PARTS], old, positions, values;
+    Py_ssize_t width;
+    unsigned long long key, first;
+    PyObject *parts, *result = NULL;
+    uint64_t delta = 0;
+    ds_streams s;
+    ds_fault fault;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Oy*nKKw*w*", &parts, &old, &width, &key, &first, &positions, &values)) return NULL;
+    memset(views, 0, sizeof views);
+    if (!width_ok(width) || old.len % width || values.len % width) {
+        refused("sizes do not fit together");
+        goto end;
+    }
+    if (!streams_of(parts, views, old.len / width, width, &s)) goto end;
+    size_t changes = (size_t)values.len / s.width;
+    ds_positions to = {positions.buf, changes ? (size_t)positions.len / changes : 8};
+    if ((to.width != 8 && (to.width != 4 || s.lanes > (size_t)INT32_MAX + 1)) || (size_t)positions.len != changes * to.width) {
+        refused("sizes do not fit together");
+        goto end;
+    }
+    ds_lanes_of lanes = {old.buf, (size_t)old.len, s.width, key, first};
+    Py_BEGIN_ALLOW_THREADS
+    fault = ds_ulp_patch(&s, &lanes, to, values.buf, changes, &delta);
+    Py_END_ALLOW_THREADS
+    result = Py_BuildValue("iK", (int)fault, (unsigned long long)delta);
+end:
+    release(views, PARTS);
+    PyBuffer_Release(&old);
+    PyBuffer_Release(&positions);
+    PyBuffer_Release(&values);
+    return result;
 }
 
 static PyObject *py_ulp_merge(PyObject *self, PyObject *args) {
@@ -189,7 +236,7 @@ static PyObject *py_ulp_merge(PyObject *self, PyObject *args) {
         goto end;
     }
     for (Py_ssize_t k = 0; k < count; k++)
-        if (!input_of(PyTuple_GetItem(inputs, k), views + k * PARTS, lanes, width, streams + k)) goto end;
+        if (!streams_of(PyTuple_GetItem(inputs, k), views + k * PARTS, lanes, width, streams + k)) goto end;
     ds_fault fault;
     Py_BEGIN_ALLOW_THREADS
     fault = ds_ulp_merge(streams, (size_t)count, &out);
@@ -201,8 +248,7 @@ static PyObject *py_ulp_merge(PyObject *self, PyObject *args) {
                                bytes_of(&out.codes), bytes_of(&out.near), bytes_of(&out.far),
                                (unsigned long long)out.changed);
 end:
-    for (Py_ssize_t i = 0; views && i < count * PARTS; i++)
-        if (views[i].obj) PyBuffer_Release(&views[i]);
+    release(views, count * PARTS);
     PyMem_Free(views);
     PyMem_Free(streams);
     ds_ulp_free(&out);
@@ -224,9 +270,9 @@ static PyObject *py_patch(PyObject *self, PyObject *args) {
         refused("positions and values are not of these lanes");
         goto end;
     }
+    ds_lanes_of old = {lanes.buf, (size_t)lanes.len, (size_t)width, key, first};
     Py_BEGIN_ALLOW_THREADS
-    delta = ds_patch(lanes.buf, (size_t)lanes.len, (size_t)width, positions.buf, values.buf, count, relative, key,
-                     first, out.buf);
+    delta = ds_patch(&old, positions.buf, values.buf, count, relative, out.buf);
     Py_END_ALLOW_THREADS
     result = PyLong_FromUnsignedLongLong(delta);
 end:
@@ -237,20 +283,27 @@ end:
     return result;
 }
 
-static PyObject *py_scatter(PyObject *self, PyObject *args) {
+/* Values to lanes at positions, or from there. */
+static PyObject *moved(PyObject *args, int gather) {
     Py_buffer lanes, positions, values;
     Py_ssize_t width;
     PyObject *result = NULL;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "w*ny*y*", &lanes, &width, &positions, &values)) return NULL;
-    size_t count = (size_t)positions.len / 8;
-    if (!width_ok(width) || lanes.len % width || (size_t)values.len != count * (size_t)width ||
-        !inside(positions.buf, count, (size_t)(lanes.len / width))) {
+    if (!PyArg_ParseTuple(args, gather ? "y*ny*w*" : "w*ny*y*", &lanes, &width, &positions, &values)) return NULL;
+    if (!width_ok(width) || lanes.len % width || values.len % width) {
+        refused("lanes and values are not of this width");
+        goto end;
+    }
+    size_t count = (size_t)(values.len / width);
+    ds_positions at = positions_of(&positions, count, (size_t)(lanes.len / width));
+    if (count && !at.width) {
         refused("positions and values are not of these lanes");
         goto end;
     }
     Py_BEGIN_ALLOW_THREADS
-    ds_scatter(lanes.buf, (size_t)width, positions.buf, values.buf, count);
+    if (gather)
+        ds_gather(lanes.buf, (size_t)width, at, values.buf, count);
+    else
+        ds_scatter(lanes.buf, (size_t)width, at, values.buf, count);
     Py_END_ALLOW_THREADS
     result = Py_NewRef(Py_None);
 end:
@@ -258,6 +311,16 @@ end:
     PyBuffer_Release(&positions);
     PyBuffer_Release(&values);
     return result;
+}
+
+static PyObject *py_scatter(PyObject *self, PyObject *args) {
+    (void)self;
+    return moved(args, 0);
+}
+
+static PyObject *py_gather(PyObject *self, PyObject *args) {
+    (void)self;
+    return moved(args, 1);
 }
 
 static PyObject *py_planes(PyObject *args, int merge) {
@@ -298,7 +361,10 @@ static PyMethodDef methods[] = {
      "ulp_encode(positions, steps, lanes, width) -> (table, gaps, codes, near, far)"},
     {"ulp_widen", py_ulp_widen, METH_VARARGS, "ulp_widen(gaps, table) -> (low, high)"},
     {"ulp_decode", py_ulp_decode, METH_VARARGS,
-     "ulp_decode(table, low, high, codes, near, far, lanes, width, positions, steps) -> fault"},
+     "ulp_decode((table, low, high, codes, near, far), lanes, width, positions, steps) -> fault"},
+    {"ulp_patch", py_ulp_patch, METH_VARARGS,
+     "ulp_patch((table, low, high, codes, near, far), lanes, width, key, first_word, positions, values) -> "
+     "(fault, delta)"},
     {"ulp_merge", py_ulp_merge, METH_VARARGS,
      "ulp_merge(((table, low, high, codes, near, far), ...), lanes, width) -> "
      "(fault, table, gaps, codes, near, far, changed)"},
@@ -312,6 +378,7 @@ static PyMethodDef methods[] = {
      "(row, unary, low, codes, near, far, wide, (symbols, ...)), positions, steps, counts) -> fault"},
     {"patch", py_patch, METH_VARARGS, "patch(lanes, width, positions, values, relative, key, first_word, out) -> delta"},
     {"scatter", py_scatter, METH_VARARGS, "scatter(lanes, width, positions, values)"},
+    {"gather", py_gather, METH_VARARGS, "gather(lanes, width, positions, values)"},
     {"split", py_split, METH_VARARGS, "split(lanes, width, rotation, planes)"},
     {"merge", py_merge, METH_VARARGS, "merge(planes, width, rotation, lanes)"},
     {NULL, NULL, 0, NULL},

@@ -1,4 +1,4 @@
-/* The `ulp` streams of one slice, read and written change by change; every read is checked against its end. */
+/* The `ulp` streams of one slice, and how they are written. */
 #ifndef DELTASTORE_STREAMS_H
 #define DELTASTORE_STREAMS_H
 
@@ -32,88 +32,6 @@ typedef struct {
     const uint8_t *codes, *near, *far;
     size_t codes_len, near_len, far_len;
 } ds_streams;
-
-/* How far a slice has been read. */
-typedef struct {
-    size_t symbol;
-    const uint8_t *codes, *near, *far;
-} ds_place;
-
-/* One block that is being read: what the table gives it, found to fit what is left of the streams. */
-typedef struct {
-    size_t first, room, symbols_end, changes, index;
-    const uint8_t *codes, *near_end, *far_end;
-    size_t lane;
-} ds_block;
-
-static inline ds_place ds_begin(const ds_streams *s) { return (ds_place){0, s->codes, s->near, s->far}; }
-
-static inline ds_fault ds_open(const ds_streams *s, ds_place *at, size_t number, ds_block *b) {
-    uint32_t row[4];
-    memcpy(row, s->table + 16 * number, 16);
-    b->first = number * DS_BLOCK;
-    b->room = s->lanes - b->first < DS_BLOCK ? s->lanes - b->first : DS_BLOCK;
-    if (row[0] > s->symbols - at->symbol || ((size_t)row[1] + 3) / 4 > (size_t)(s->codes + s->codes_len - at->codes) ||
-        row[2] > (size_t)(s->near + s->near_len - at->near) ||
-        row[3] > (size_t)(s->far + s->far_len - at->far) / s->width)
-        return DS_ENDS;
-    b->symbols_end = at->symbol + row[0];
-    b->changes = row[1];
-    b->index = 0;
-    b->lane = 0;
-    b->codes = at->codes;
-    b->near_end = at->near + row[2];
-    b->far_end = at->far + row[3] * s->width;
-    return DS_OK;
-}
-
-/* The next change: its lane within the block and its step. There must be one: `index < changes`. */
-static inline ds_fault ds_next(const ds_streams *s, ds_place *at, ds_block *b, size_t width, size_t *lane,
-                               uint64_t *step) {
-    uint32_t largest = s->high ? 65535 : 255, symbol;
-    do {
-        if (at->symbol == b->symbols_end) return DS_GAPS_COUNT;
-        symbol = s->low[at->symbol] | (s->high ? (uint32_t)s->high[at->symbol] << 8 : 0);
-        at->symbol++;
-        b->lane += symbol;
-    } while (symbol == largest);
-    if (b->lane >= b->room) return DS_GAPS_RANGE;
-    *lane = b->lane++;
-    uint64_t mask = ds_width_mask(width);
-    unsigned code = b->codes[b->index >> 2] >> (2 * (b->index & 3)) & 3;
-    b->index++;
-    *step = code ? 1 : mask;
-    if (code < 2) return DS_OK;
-    if (code == 3) return DS_CODE;
-    if (at->near == b->near_end) return DS_ESCAPES;
-    unsigned x = *at->near++;
-    if (x < 255) {
-        *step = ds_unzigzag(x + 3) & mask;
-        return x + 3 > mask ? DS_SHORTEST : DS_OK;
-    }
-    if (at->far == b->far_end) return DS_ESCAPES;
-    *step = ds_load(at->far, width);
-    at->far += width;
-    return ds_zigzag(*step, width) < 258 ? DS_SHORTEST : DS_OK;
-}
-
-static inline ds_fault ds_shut(const ds_streams *s, ds_place *at, const ds_block *b) {
-    if (at->symbol != b->symbols_end) {
-        for (size_t i = at->symbol; i < b->symbols_end; i++)
-            if (s->low[i] != 255 || (s->high && s->high[i] != 255)) return DS_GAPS_COUNT;
-        return DS_GAPS_TAIL;
-    }
-    if (at->near != b->near_end || at->far != b->far_end) return DS_ESCAPES;
-    if (b->changes & 3 && b->codes[b->changes >> 2] >> (2 * (b->changes & 3))) return DS_PADDING;
-    at->codes = b->codes + (b->changes + 3) / 4;
-    return DS_OK;
-}
-
-static inline ds_fault ds_finish(const ds_streams *s, const ds_place *at) {
-    int ended = at->symbol == s->symbols && at->codes == s->codes + s->codes_len &&
-                at->near == s->near + s->near_len && at->far == s->far + s->far_len;
-    return ended ? DS_OK : DS_ENDS;
-}
 
 /* The streams of some blocks as they are written, with 8-bit gaps. */
 typedef struct {
