@@ -41,6 +41,10 @@ class Mode(IntEnum):
     FULL = 3
 
 
+_MODES: Final = tuple(Mode)
+_CODED: Final = (Mode.GAPS8, Mode.GAPS16)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Slice:
     """One slice that is decoded.
@@ -218,32 +222,31 @@ def _read_modes(reader: Reader, specs: Sequence[SliceSpec]) -> list[Mode]:
     for spec, mode in zip(specs, found, strict=True):
         if mode > (Mode.FULL if spec.lanes else Mode.UNCHANGED):
             raise BadShard(f"slice {spec.label!r} of {spec.lanes} lanes has mode {mode}")
-    return [Mode(mode) for mode in found]
+    return [_MODES[mode] for mode in found]
 
 
 def _read_slices(
     values: Values[D], reader: Reader, specs: Sequence[SliceSpec], modes: Sequence[Mode]
 ) -> list[Slice]:
-    coded = [spec for spec, mode in zip(specs, modes, strict=True) if mode in {Mode.GAPS8, Mode.GAPS16}]
+    coded = [spec for spec, mode in zip(specs, modes, strict=True) if mode in _CODED]
     rows = [kernels.blocks(spec.lanes) for spec in coded]
     row = 4 * (2 + values.columns)
     reader.inflate({"T": sum(rows) * row})
     table = reader.take("T", sum(rows) * row)
-    sums = iter(_sums(values, coded, rows, table))
+    sums, lengths = iter(_sums(values, coded, rows, table)), iter([row * n for n in rows])
     at = 0
     slices: list[Slice] = []
     for spec, mode in zip(specs, modes, strict=True):
-        if mode is Mode.UNCHANGED:
-            slices.append(Slice(spec, mode, {}))
-        elif mode is Mode.FULL:
-            slices.append(Slice(spec, mode, planes.sizes(spec, spec.lanes)))
-        else:
+        if mode in _CODED:
             symbols, changed, *own = next(sums)
             sizes = dict(zip(values.streams, own, strict=True))
-            sizes |= {"G": symbols} if mode is Mode.GAPS8 else {"H": symbols, "I": symbols}
-            end = at + kernels.blocks(spec.lanes) * row
+            for name in "G" if mode is Mode.GAPS8 else "HI":
+                sizes[name] = symbols
+            end = at + next(lengths)
             slices.append(Slice(spec, mode, sizes, table[at:end], changed))
             at = end
+        else:
+            slices.append(Slice(spec, mode, planes.sizes(spec, spec.lanes) if mode else {}))
     return slices
 
 
