@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from deltastore.codec import gaps, kernels, planes
-from deltastore.codec.kernels import Bytes, Counts
+from deltastore.codec.kernels import Counts
 from deltastore.codec.planes import Take
-from deltastore.codec.types import Base, CopyWhole, Decoded, Diff, Encoded, Over, SliceSpec, Sparse
+from deltastore.codec.types import Base, CopyWhole, Decoded, Diff, Encoded, Over, SliceSpec, Sparse, Stream
 from deltastore.protocol.digest import Lanes
 
 
@@ -25,24 +25,27 @@ class _Values:
     streams: tuple[str, ...] = tuple(f"V{i}" for i in range(8))
     planes = streams
 
-    def parts(self, delta: Diff, *, wide: bool) -> dict[str, Bytes]:
+    def parts(self, delta: Diff, *, wide: bool) -> dict[str, Stream]:
         changes = kernels.per_block(delta.positions, kernels.block_ends(delta.spec.lanes))
         symbols, counts = kernels.gap_encode(delta.positions, changes, 2 if wide else 1)
         table = np.column_stack((counts, changes)).astype("<u4")
         low_high = kernels.split_planes(symbols)
         return {
-            "T": table.reshape(-1).view(np.uint8),
-            **dict(zip("HI" if wide else "G", low_high, strict=True)),
+            "T": table.tobytes(),
+            **{name: plane.data for name, plane in zip("HI" if wide else "G", low_high, strict=True)},
             **planes.split(delta.spec, delta.new, self.streams),
         }
 
-    def sizes(self, spec: SliceSpec, changes: Counts, _counts: Counts) -> dict[str, int]:
-        return planes.sizes(spec, int(changes.sum()), self.streams)
+    def impossible(self, changes: Counts, _counts: Counts) -> gaps.Flags:
+        return np.zeros(changes.size, np.bool_)
+
+    def sizes(self, changes: Counts, _counts: Counts, widths: Counts) -> list[Counts]:
+        return [changes * (widths > plane) for plane in range(len(self.streams))]
 
     def decode(self, item: gaps.Slice, take: Take, _over: Over | None) -> gaps.Pending:
-        low, high = item.planes(take)
-        symbols = kernels.merge_planes([low, high] if high.size else [low])
-        positions = kernels.gap_decode(symbols, item.symbols, item.changes, item.spec.lanes)
+        parts = [np.frombuffer(plane, np.uint8) for plane in item.planes(take) if len(plane)]
+        counts, changes = np.frombuffer(item.table, "<u4").reshape(-1, 2).astype(np.int64).T
+        positions = kernels.gap_decode(kernels.merge_planes(parts), counts, changes, item.spec.lanes)
         values = planes.join(item.spec, positions.size, take, self.streams)
         return lambda: Sparse(positions, values, relative=False)
 

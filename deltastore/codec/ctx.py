@@ -154,4 +154,4 @@ class _Encoder:
 
     def _planes(self) -> dict[str, Sequence[Stream]]:
         whole = [planes.split(one.spec, one.whole) for one in self._whole if one.whole is not None]
-        return {name: [part[name].data for part in whole if name in part] for name in planes.FULL}
+        return {name: [part[name] for part in whole if name in part] for name in planes.FULL}

@@ -28,7 +28,6 @@ from deltastore.codec.contexts import (
     field_of,
     segments,
 )
-from deltastore.codec.kernels import Bytes
 from deltastore.codec.types import Base, Change, Decoded, SliceSpec, Sparse, Whole
 from deltastore.errors import BadShard
 
@@ -180,10 +179,7 @@ class _Streams:
 
     def whole(self, spec: SliceSpec) -> Whole:
         """The next slice that is stored whole."""
-        return Whole(planes.join(spec, spec.lanes, self._take))
-
-    def _take(self, name: str, size: int) -> Bytes:
-        return np.frombuffer(self._next(name, size), np.uint8)
+        return Whole(planes.join(spec, spec.lanes, self._next))
 
     def _next(self, name: str, size: int) -> memoryview:
         held = self._open[name]

@@ -7,9 +7,8 @@ slices in the planes `P0` to `P7`. How the values of changed lanes are written i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
 from typing import Any, Final, Protocol, TypeVar
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from deltastore import threads
 from deltastore.codec import kernels, planes
-from deltastore.codec.kernels import Bytes, Counts
+from deltastore.codec.kernels import Counts
 from deltastore.codec.planes import Take
 from deltastore.codec.streams import DIGESTS, MODES, Reader, Writer
 from deltastore.codec.types import (
@@ -31,6 +30,7 @@ from deltastore.codec.types import (
     Over,
     SliceSpec,
     Sparse,
+    Stream,
     Whole,
     index_of,
 )
@@ -41,6 +41,8 @@ Pending = Callable[[], Change]
 """Decodes a change of which all has been taken from the streams; BadShard if it is none."""
 D = TypeVar("D", bound=Delta)
 D_contra = TypeVar("D_contra", bound=Delta, contravariant=True)
+
+Flags = NDArray[np.bool_]
 
 _RARE: Final = 384
 """Below one change in so many lanes, 16-bit gaps are smaller than 8-bit ones."""
@@ -55,6 +57,10 @@ class Mode(IntEnum):
     FULL = 3
 
 
+_MODES: Final = tuple(Mode)
+_CODED: Final = (Mode.GAPS8, Mode.GAPS16)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Slice:
     """One slice that is decoded.
@@ -62,25 +68,21 @@ class Slice:
     Attributes:
         spec: Its lanes.
         mode: How it is stored.
-        table: Its rows of the table.
-        symbols: Number of symbols per block.
-        changes: Number of changes per block.
-        counts: The codec's counts per block.
-        sizes: Bytes that it has in each other stream, once the counts are found to be possible.
+        sizes: Bytes that it has in each stream but the table.
+        table: Its rows of the table, as they are stored; the counts in them are possible ones.
+        changed: Changes that they add up to.
     """
 
     spec: SliceSpec
     mode: Mode
-    table: Bytes
-    symbols: Counts
-    changes: Counts
-    counts: Counts
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int]
+    table: Stream = b""
+    changed: int = 0
 
-    def planes(self, take: Take) -> tuple[Bytes, Bytes]:
+    def planes(self, take: Take) -> tuple[Stream, Stream]:
         """Low and high bytes of its symbols; none of the high where they are 8-bit."""
         if self.mode is Mode.GAPS8:
-            return take("G", self.sizes["G"]), np.empty(0, np.uint8)
+            return take("G", self.sizes["G"]), b""
         return take("H", self.sizes["H"]), take("I", self.sizes["I"])
 
 
@@ -96,11 +98,14 @@ class Values(Protocol[D_contra]):
     streams: tuple[str, ...]
     planes: tuple[str, ...]
 
-    def parts(self, delta: D_contra, *, wide: bool) -> dict[str, Bytes]:
+    def parts(self, delta: D_contra, *, wide: bool) -> dict[str, Stream]:
         """Parts of all streams that one slice has, `T` and the gaps too, with 8-bit or 16-bit gaps."""
 
-    def sizes(self, spec: SliceSpec, changes: Counts, counts: Counts, /) -> dict[str, int]:
-        """Bytes that a slice has in each of the codec's streams; BadShard for counts that cannot be."""
+    def impossible(self, changes: Counts, counts: Counts, /) -> Flags:
+        """Which blocks have counts that cannot be, given the changes and the codec's counts of each."""
+
+    def sizes(self, changes: Counts, counts: Counts, widths: Counts, /) -> list[Counts]:
+        """Bytes that each block has in each of the codec's streams; its lanes have `widths` bytes."""
 
     def decode(self, item: Slice, take: Take, over: Over | None, /) -> Pending:
         """Takes what one slice has in the streams; BadShard there or later, where that breaks a rule."""
@@ -123,7 +128,7 @@ class Written:
     mode: Mode
     changed: int = 0
     state_delta: int = 0
-    parts: Mapping[str, Bytes] = field(default_factory=dict)
+    parts: Mapping[str, Stream] = field(default_factory=dict)
 
 
 def encode(values: Values[D], deltas: Sequence[D], *, nonce: bytes) -> Encoded:
@@ -131,10 +136,17 @@ def encode(values: Values[D], deltas: Sequence[D], *, nonce: bytes) -> Encoded:
     return write(values, (written(values, delta) for delta in deltas), nonce=nonce)
 
 
-def write(values: Values[D], slices: Iterable[Written], *, nonce: bytes) -> Encoded:
-    """A shard of slices in schema order; errors as for `DeltaCodec.encode`."""
+def write(values: Values[D], slices: Iterable[Written], *, nonce: bytes, gradual: bool = False) -> Encoded:
+    """A shard of slices in schema order; errors as for `DeltaCodec.encode`.
+
+    Args:
+        values: The codec's.
+        slices: They are forgotten as soon as they are added.
+        nonce: 16 random bytes.
+        gradual: Compress streams as they grow, and not at once.
+    """
     names = ("T", "G", "H", "I", *values.streams, *planes.FULL)
-    writer = Writer(names, planes={*values.planes, *planes.FULL})
+    writer = Writer(names, planes={*values.planes, *planes.FULL}, gradual=gradual)
     modes, changed = bytearray(), 0
     digests: list[int] = []
     for one in slices:
@@ -199,7 +211,7 @@ def decode(
 
 def _overs(slices: Sequence[Slice], base: Base | None) -> list[Over | None]:
     """What sparse slices are decoded over, where their lanes before lie in memory."""
-    counts = [int(item.changes.sum()) for item in slices]
+    counts = [item.changed for item in slices]
     held = [base.view(at) if base is not None and count else None for at, count in enumerate(counts)]
     wanted = [
         ((count, index_of(item.spec.total)), (count, item.spec.uint))
@@ -242,11 +254,11 @@ def read(
     )
     modes = _read_modes(reader, specs)
     digests = reader.digests([mode is not Mode.UNCHANGED for mode in modes])
-    rows = _read_table(values, reader, specs, modes)
-    slices = [replace(item, sizes=_sizes(values, item)) for item in rows]
-    sizes = Counter(dict.fromkeys(("G", "H", "I", *values.streams, *planes.FULL), 0))
+    slices = _read_slices(values, reader, specs, modes)
+    sizes = dict.fromkeys(("G", "H", "I", *values.streams, *planes.FULL), 0)
     for item in slices:
-        sizes.update(item.sizes)
+        for name, size in item.sizes.items():
+            sizes[name] += size
     reader.inflate(sizes, gradual=gradual)
     return Opened(slices, digests, reader)
 
@@ -256,46 +268,64 @@ def _read_modes(reader: Reader, specs: Sequence[SliceSpec]) -> list[Mode]:
     for spec, mode in zip(specs, found, strict=True):
         if mode > (Mode.FULL if spec.lanes else Mode.UNCHANGED):
             raise BadShard(f"slice {spec.label!r} of {spec.lanes} lanes has mode {mode}")
-    return [Mode(mode) for mode in found]
+    return [_MODES[mode] for mode in found]
 
 
-def _read_table(
+def _read_slices(
     values: Values[D], reader: Reader, specs: Sequence[SliceSpec], modes: Sequence[Mode]
 ) -> list[Slice]:
-    rows = [
-        kernels.blocks(spec.lanes) if mode in {Mode.GAPS8, Mode.GAPS16} else 0
-        for spec, mode in zip(specs, modes, strict=True)
-    ]
-    width = 2 + values.columns
-    reader.inflate({"T": sum(rows) * width * 4})
+    coded = [spec for spec, mode in zip(specs, modes, strict=True) if mode in _CODED]
+    rows = [kernels.blocks(spec.lanes) for spec in coded]
+    row = 4 * (2 + values.columns)
+    reader.inflate({"T": sum(rows) * row})
+    table = reader.take("T", sum(rows) * row)
+    sums, lengths = iter(_sums(values, coded, rows, table)), iter([row * n for n in rows])
+    at = 0
     slices: list[Slice] = []
-    for spec, mode, count in zip(specs, modes, rows, strict=True):
-        part = reader.take("T", count * width * 4)
-        table = part.view("<u4").reshape(-1, width).astype(np.int64)
-        slices.append(Slice(spec, mode, part, table[:, 0], table[:, 1], table[:, 2:]))
+    for spec, mode in zip(specs, modes, strict=True):
+        if mode in _CODED:
+            symbols, changed, *own = next(sums)
+            sizes = dict(zip(values.streams, own, strict=True))
+            for name in "G" if mode is Mode.GAPS8 else "HI":
+                sizes[name] = symbols
+            end = at + next(lengths)
+            slices.append(Slice(spec, mode, sizes, table[at:end], changed))
+            at = end
+        else:
+            slices.append(Slice(spec, mode, planes.sizes(spec, spec.lanes) if mode else {}))
     return slices
 
 
-def _sizes(values: Values[D], item: Slice) -> Mapping[str, int]:
-    """Bytes that a slice has in each stream, if its counts are possible."""
-    spec, mode = item.spec, item.mode
-    if mode is Mode.UNCHANGED:
-        return {}
-    if mode is Mode.FULL:
-        return planes.sizes(spec, spec.lanes)
-    last = spec.lanes - (item.symbols.size - 1) * kernels.BLOCK
-    # A symbol moves the cursor by one lane at least, so none of these sums can overflow.
-    if (
-        (item.symbols > kernels.BLOCK).any()
-        or item.symbols[-1] > last
-        or (item.changes > item.symbols).any()
-        or ((item.changes == 0) != (item.symbols == 0)).any()
-        or not item.changes.any()
-    ):
-        raise BadShard(f"the counts of the blocks of slice {spec.label!r} are impossible")
-    symbols = int(item.symbols.sum())
-    gaps = {"G": symbols} if mode is Mode.GAPS8 else {"H": symbols, "I": symbols}
-    return {**gaps, **values.sizes(spec, item.changes, item.counts)}
+def _sums(
+    values: Values[D], specs: Sequence[SliceSpec], rows: Sequence[int], stored: Stream
+) -> list[list[int]]:
+    """Symbols, changes, and bytes in the codec's streams, of each slice, if the counts are possible.
+
+    All rows at once: a shard may have many small slices, and numpy takes its time for each call.
+    """
+    if not rows:
+        return []
+    table = np.frombuffer(stored, "<u4").reshape(-1, 2 + values.columns).astype(np.int64)
+    symbols, changes, counts = table[:, 0], table[:, 1], table[:, 2:]
+    ends = np.cumsum(rows, dtype=np.int64)
+    lanes = np.full(len(table), kernels.BLOCK)
+    lanes[ends - 1] = [spec.lanes - (n - 1) * kernels.BLOCK for spec, n in zip(specs, rows, strict=True)]
+    # A symbol moves the cursor by one lane at least, so none of the sums can overflow.
+    bad = (symbols > lanes) | (changes > symbols) | ((changes == 0) != (symbols == 0))
+    bad |= values.impossible(changes, counts)
+    if bad.any():
+        raise _impossible(specs[int(np.searchsorted(ends, bad.argmax(), side="right"))])
+    widths = np.repeat([spec.lane_bytes for spec in specs], rows)
+    columns = np.column_stack([symbols, changes, *values.sizes(changes, counts, widths)])
+    sums: list[list[int]] = np.add.reduceat(columns, ends - rows).tolist()
+    for spec, (_, changed, *_) in zip(specs, sums, strict=True):
+        if not changed:
+            raise _impossible(spec)
+    return sums
+
+
+def _impossible(spec: SliceSpec) -> BadShard:
+    return BadShard(f"the counts of the blocks of slice {spec.label!r} are impossible", tensor=spec.name)
 
 
 def change_of(values: Values[D], item: Slice, take: Take) -> Change:

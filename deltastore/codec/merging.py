@@ -44,8 +44,8 @@ class Stored:
 def merge(shards: Sequence[Stored], specs: Sequence[SliceSpec], *, nonce: bytes) -> Encoded:
     """One shard that does what successive ones do.
 
-    Beside them it takes the result, the streams of one slice at a time, up to a frame more of each stream,
-    and about a megabyte of sums.
+    Beside them it takes the result, one frame of each of their streams and of each of its own, the streams of
+    one slice, and about a megabyte of sums.
 
     Args:
         shards: Oldest first; each of the same slices, from the state that the one before leads to.
@@ -66,7 +66,7 @@ def merge(shards: Sequence[Stored], specs: Sequence[SliceSpec], *, nonce: bytes)
     for one in shards:
         check_codec(one.codec)
     opened = [_open(one, specs) for one in shards]
-    return gaps.write(VALUES, _slices(specs, opened), nonce=nonce)
+    return gaps.write(VALUES, _slices(specs, opened), nonce=nonce, gradual=True)
 
 
 def changed_by(shard: Stored, specs: Sequence[SliceSpec]) -> int:

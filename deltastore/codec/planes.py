@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+
 from deltastore.codec import frames, kernels
-from deltastore.codec.kernels import Bytes
-from deltastore.codec.types import SliceSpec
+from deltastore.codec.types import SliceSpec, Stream
 from deltastore.protocol.digest import Lanes
 
 FULL: Final = tuple(f"P{i}" for i in range(8))
@@ -28,14 +29,14 @@ _WORTH: Final = 64
 """A large plane is compressed if the trial saves one byte in so many: reading it costs more than that."""
 
 
-Take = Callable[[str, int], Bytes]
+Take = Callable[[str, int], Stream]
 """The next bytes of a stream: its name, and how many."""
 
 
-def split(spec: SliceSpec, lanes: Lanes, names: Sequence[str] = FULL) -> dict[str, Bytes]:
+def split(spec: SliceSpec, lanes: Lanes, names: Sequence[str] = FULL) -> dict[str, Stream]:
     """The planes of some lanes of a slice, by the names of their streams."""
     planes = kernels.split_planes(lanes, rotation=ROTATION.get(spec.dtype, 0))
-    return dict(zip(names, reversed(planes), strict=False))
+    return {name: plane.data for name, plane in zip(names, reversed(planes), strict=False)}
 
 
 def sizes(spec: SliceSpec, count: int, names: Sequence[str] = FULL) -> dict[str, int]:
@@ -45,13 +46,13 @@ def sizes(spec: SliceSpec, count: int, names: Sequence[str] = FULL) -> dict[str,
 
 def join(spec: SliceSpec, count: int, take: Take, names: Sequence[str] = FULL) -> Lanes:
     """Undoes `split`, for so many lanes."""
-    planes = [take(name, count) for name in names[: spec.lane_bytes]]
+    planes = [np.frombuffer(take(name, count), np.uint8) for name in names[: spec.lane_bytes]]
     return kernels.merge_planes(planes[::-1], rotation=ROTATION.get(spec.dtype, 0))
 
 
-def stored_size(parts: Mapping[str, Bytes]) -> int:
+def stored_size(parts: Mapping[str, Stream]) -> int:
     """Bytes that stream parts take when each is compressed by itself, or is not where that is smaller."""
-    streams = [part.tobytes() for part in parts.values() if part.size]
+    streams = [memoryview(part) for part in parts.values() if len(part)]
     return sum(min(len(frames.compress(stream)[0]), len(stream)) for stream in streams)
 
 

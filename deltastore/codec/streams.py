@@ -7,14 +7,14 @@ what it has checked so far, before that stream is inflated.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from deltastore.codec import frames, shard
-from deltastore.codec.kernels import Bytes
 from deltastore.codec.planes import store
-from deltastore.codec.types import Encoded, SliceSpec
+from deltastore.codec.types import Encoded, SliceSpec, Stream
 from deltastore.errors import BadShard
 from deltastore.protocol.digest import MASK
 
@@ -22,6 +22,40 @@ MODES: Final = "M"
 """One byte per slice, not compressed."""
 DIGESTS: Final = "D"
 """What each slice that is not empty adds to the state digest, 8 bytes each, not compressed."""
+_END: Final = memoryview(b"")
+"""What is left of a stream at its end: a slice of it would keep it in memory."""
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A stream as it grows.
+
+    Attributes:
+        raw: Its bytes so far.
+        held: Those that are not compressed yet.
+        parts: What they are in.
+        stored: All others, compressed.
+        sizes: Those of their frames.
+    """
+
+    raw: int = 0
+    held: int = 0
+    parts: list[Stream] = field(default_factory=list)
+    stored: list[bytes] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    def add(self, part: Stream) -> None:
+        self.parts.append(part)
+        self.raw += len(part)
+        self.held += len(part)
+
+    def compress(self, size: int) -> None:
+        """Compresses so many of the bytes that are held: whole frames, or all, once none can follow."""
+        held = b"".join(self.parts)
+        stored, sizes = frames.compress(memoryview(held)[:size])
+        self.stored.append(stored)
+        self.sizes += sizes
+        self.parts, self.held = [held[size:]], self.held - size
 
 
 class Writer:
@@ -30,16 +64,22 @@ class Writer:
     Args:
         names: The streams, in the order of the shard.
         planes: Those that are compressed only where it pays.
+        gradual: Compress frames as they fill up, and not all at once, which takes less memory and more time
+            where cores are idle. Planes wait: whether it pays depends on all of a stream.
     """
 
-    def __init__(self, names: Sequence[str], *, planes: Collection[str]) -> None:
-        self._parts: dict[str, list[Bytes]] = {name: [] for name in names}
+    def __init__(self, names: Sequence[str], *, planes: Collection[str], gradual: bool = False) -> None:
+        self._streams = {name: _Growing() for name in names}
         self._planes = planes
+        self._gradual = gradual
 
-    def add(self, parts: Mapping[str, Bytes]) -> None:
+    def add(self, parts: Mapping[str, Stream]) -> None:
         """Appends to some of the streams."""
         for name, part in parts.items():
-            self._parts[name].append(part)
+            stream = self._streams[name]
+            stream.add(part)
+            if self._gradual and stream.held >= frames.FRAME and name not in self._planes:
+                stream.compress(stream.held // frames.FRAME * frames.FRAME)
 
     def finish(
         self, digests: Sequence[int], *, changed: int, codec: str, nonce: bytes, modes: Sequence[int] = ()
@@ -61,16 +101,24 @@ class Writer:
         raw_size = sum(map(len, tables.values()))
         sizes: dict[str, list[int]] = {}
         raw: dict[str, int] = {}
-        for name in list(self._parts):
-            stream = b"".join(part.data for part in self._parts.pop(name))
-            if stream:
-                raw_size += len(stream)
-                stored, frame_sizes = store(stream) if name in self._planes else frames.compress(stream)
+        for name in list(self._streams):
+            stream = self._streams.pop(name)
+            if stream.raw:
+                raw_size += stream.raw
+                stored, frame_sizes = self._stored(name, stream)
                 if frame_sizes is not None:
-                    sizes[name], raw[name] = frame_sizes, len(stream)
+                    sizes[name], raw[name] = frame_sizes, stream.raw
                 tensors.append((name, _flat(stored)))
         meta = shard.Meta(codec, shard.nonce_text(nonce), frames=sizes, raw=raw)
         return Encoded(shard.build(meta, tensors), raw_size, sum(digests) & MASK, changed)
+
+    def _stored(self, name: str, stream: _Growing) -> tuple[bytes, list[int] | None]:
+        """A stream as it is stored, and the sizes of its frames; None if it is stored as it is."""
+        if name in self._planes:
+            return store(b"".join(stream.parts))
+        if stream.held:
+            stream.compress(stream.held)
+        return b"".join(stream.stored), stream.sizes
 
 
 def _flat(data: bytes) -> shard.Tensor:
@@ -127,7 +175,7 @@ class Reader:
             BadShard: There are not so many.
         """
         self.inflate({MODES: count})
-        return self.take(MODES, count).tobytes()
+        return bytes(self.take(MODES, count))
 
     def digests(self, filled: Sequence[bool]) -> list[int]:
         """What each slice adds to the state digest; 0 for those that are empty, of which nothing is stored.
@@ -140,7 +188,7 @@ class Reader:
         """
         size = 8 * sum(filled)
         self.inflate({DIGESTS: size})
-        stored = iter(self.take(DIGESTS, size).view("<u8").tolist())
+        stored = iter(np.frombuffer(self.take(DIGESTS, size), "<u8").tolist())
         return [next(stored) if one else 0 for one in filled]
 
     def inflate(self, expected: Mapping[str, int], *, gradual: bool = False) -> None:
@@ -177,15 +225,15 @@ class Reader:
         if unknown or any(self._open.values()):
             raise BadShard("streams of the shard are left over")
 
-    def take(self, name: str, size: int) -> Bytes:
+    def take(self, name: str, size: int) -> Stream:
         """The next bytes of an inflated stream."""
         if not size:
-            return np.empty(0, np.uint8)
+            return b""
         stream = self._open[name]
         if len(stream) < size:
             stream = self._filled(name, size)
-        self._open[name] = stream[size:]
-        return np.frombuffer(stream[:size], np.uint8)
+        self._open[name] = stream[size:] if len(stream) > size else _END
+        return stream[:size]
 
     def _filled(self, name: str, size: int) -> memoryview:
         """What is left of a stream that inflates gradually, with as many frames more as it takes."""

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from deltastore.codec import gaps, kernels
-from deltastore.codec.kernels import Bytes, Counts
+from deltastore.codec.kernels import Counts
 from deltastore.codec.planes import Take
 from deltastore.codec.types import (
     Base,
@@ -24,12 +24,12 @@ from deltastore.codec.types import (
     ReadLanes,
     SliceSpec,
     Sparse,
+    Stream,
     Streams,
     Whole,
     overwritten,
     whole_copy,
 )
-from deltastore.errors import BadShard
 from deltastore.protocol.digest import MASK, Lanes
 
 
@@ -96,29 +96,22 @@ class _Values:
     streams: tuple[str, ...] = ("U", "X", "Y")
     planes: tuple[str, ...] = ()
 
-    def parts(self, delta: Steps, *, wide: bool) -> dict[str, Bytes]:
+    def parts(self, delta: Steps, *, wide: bool) -> dict[str, Stream]:
         table, low, high, codes, near, far = delta.coded(wide=wide)
-        named = {
-            "T": table,
-            "U": codes,
-            "X": near,
-            "Y": far,
-            **({"H": low, "I": high} if wide else {"G": low}),
-        }
-        return {name: np.frombuffer(part, np.uint8) for name, part in named.items()}
+        symbols = {"H": low, "I": high} if wide else {"G": low}
+        return {"T": table, "U": codes, "X": near, "Y": far, **symbols}
 
-    def sizes(self, spec: SliceSpec, changes: Counts, counts: Counts) -> dict[str, int]:
+    def impossible(self, changes: Counts, counts: Counts) -> gaps.Flags:
         near, full = counts.T
-        if (near > changes).any() or (full > near).any():
-            raise BadShard(f"the escapes of slice {spec.label!r} are more than its changes")
-        return {
-            "U": int(((changes + 3) // 4).sum()),
-            "X": int(near.sum()),
-            "Y": int(full.sum()) * spec.lane_bytes,
-        }
+        found: gaps.Flags = (near > changes) | (full > near)
+        return found
+
+    def sizes(self, changes: Counts, counts: Counts, widths: Counts) -> list[Counts]:
+        near, full = counts.T
+        return [(changes + 3) // 4, near, full * widths]
 
     def decode(self, item: gaps.Slice, take: Take, over: Over | None) -> gaps.Pending:
-        spec, coded, changed = item.spec, self.coded(item, take), int(item.changes.sum())
+        spec, coded, changed = item.spec, self.coded(item, take), item.changed
 
         def steps() -> Change:
             return Sparse(*kernels.steps_decode(spec, coded, changed), relative=True)
@@ -132,8 +125,8 @@ class _Values:
     def coded(self, item: gaps.Slice, take: Take) -> Coded:
         """The streams of a sparse slice, as they are stored."""
         low, high = item.planes(take)
-        codes, near, far = (take(name, item.sizes[name]).data for name in self.streams)
-        return Coded(item.table.data, low.data, high.data, codes, near, far)
+        codes, near, far = [take(name, item.sizes[name]) for name in self.streams]
+        return Coded(item.table, low, high, codes, near, far)
 
 
 VALUES: Final = _Values()

@@ -81,7 +81,7 @@ def test_floats_are_rotated_and_the_first_plane_is_the_highest(
 ) -> None:
     spec = whole_spec(dtype, 1)
     found = planes.split(spec, np.array([bits], spec.uint))
-    assert [part.tolist() for part in found.values()] == [[byte] for byte in expected]
+    assert [list(part) for part in found.values()] == [[byte] for byte in expected]
     assert list(found) == [f"P{i}" for i in range(spec.lane_bytes)]
 
 

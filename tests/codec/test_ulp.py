@@ -10,7 +10,7 @@ import pytest
 from codec_samples import NONCE, STYLES, dense, diff, encode, pair, whole_spec
 
 from deltastore import codec as codecs
-from deltastore.codec import frames, shard, twin_steps
+from deltastore.codec import frames, kernels, shard, twin_steps
 from deltastore.codec.types import Encoded, SliceSpec, Sparse, Whole
 from deltastore.codec.ulp import Steps
 from deltastore.errors import BadShard, DeltaStoreError, LimitExceeded, UsageError
@@ -18,6 +18,7 @@ from deltastore.protocol.digest import Lanes
 
 ULP = codecs.DELTA["ulp"]
 Streams = Mapping[str, bytes]
+BLOCK = kernels.BLOCK
 
 
 def streams(encoded: Encoded) -> dict[str, bytes]:
@@ -314,6 +315,52 @@ def test_streams_that_break_a_rule_are_refused(broken: Streams) -> None:
 
 
 @pytest.mark.req("DS-ULP-2")
+@pytest.mark.req("DS-GAP-2", "DS-ULP-1")
+@pytest.mark.parametrize(
+    ("name", "row", "column", "count"),
+    [
+        ("a", 0, 0, 0),
+        ("a", 0, 1, 3),
+        ("a", 0, 2, 3),
+        ("b", 1, 0, BLOCK + 1),
+        ("b", 1, 3, 1),
+        ("b", 2, 1, 1),
+        ("b", 3, 0, 10),
+        ("d", 4, 1, 2**32 - 1),
+        ("d", 4, 3, 2**32 - 1),
+    ],
+)
+def test_the_slice_whose_counts_are_impossible_is_named(name: str, row: int, column: int, count: int) -> None:
+    specs = [
+        whole_spec("U8", 20, "a"),
+        whole_spec("BF16", 2 * BLOCK + 9, "b"),
+        whole_spec("F32", 3, "c"),
+        whole_spec("F64", 7, "d"),
+    ]
+    found = []
+    for spec, positions in zip(specs, [[3, 9], [0, BLOCK - 1, 2 * BLOCK + 8], [], [6]], strict=True):
+        base, new = np.zeros((2, spec.lanes), spec.uint)
+        new[positions] = 1
+        found.append(diff("ulp", spec, base, new))
+    parts = streams(good := ULP.encode(found, nonce=NONCE))
+    assert ULP.decode(good.data, specs, raw_size=good.raw_size).changed == [2, 3, 0, 1]
+    counts = np.frombuffer(parts["T"], "<u4").reshape(-1, 4).copy()
+    counts[row, column] = count
+    bad = craft({**parts, "T": counts.tobytes(), "D": bytes(8 * 3)})
+    with pytest.raises(BadShard, match=f"blocks of slice '{name}' are impossible"):
+        ULP.decode(bad.data, specs, raw_size=bad.raw_size)
+
+
+@pytest.mark.req("DS-GAP-2")
+def test_a_slice_in_whose_blocks_nothing_changes_is_named() -> None:
+    specs = [whole_spec("BF16", lanes, name) for name, lanes in (("a", 9), ("b", BLOCK + 1), ("c", 9))]
+    rows = table(3, 3, 2, 1) + bytes(32) + table(3, 3, 2, 1)
+    twice = {name: 2 * GOOD[name] for name in "GUXY"}
+    bad = craft({"M": b"\1\1\1", "D": bytes(24), "T": rows, **twice})
+    with pytest.raises(BadShard, match="blocks of slice 'b' are impossible"):
+        ULP.decode(bad.data, specs, raw_size=bad.raw_size)
+
+
 def test_the_smallest_full_escapes_are_accepted() -> None:
     # zigzag(129) - 3 = 255 and zigzag(-130) - 3 = 256.
     for step, text in ((129, "8100"), (65536 - 130, "7eff")):
