@@ -38,50 +38,74 @@ static inline uint64_t word_at(const uint8_t *lanes, size_t bytes, size_t at) {
     return bytes - at >= 8 ? ds_load8(lanes + at) : ds_load(lanes + at, bytes - at);
 }
 
-/* New bits of a run, and what they do to the digest: change by change, also where several are of one word. */
-static inline void patch_run(const ds_run *run, size_t first, size_t width, const ds_lanes_of *old, uint8_t *new_bits,
-                             uint64_t *last_word, uint64_t *last_now, uint64_t *sum) {
-    uint64_t mask = ds_width_mask(width), last = *last_word, now = *last_now, delta = 0;
+/* The last word that was looked at, and what it has become. */
+typedef struct {
+    size_t at;
+    uint64_t now;
+} word_t;
+
+static inline void fetch(const ds_run *run, size_t i, const uint8_t *lanes, size_t width) {
+    __builtin_prefetch(lanes + run->lanes[i] * width);
+}
+
+/* New bits of a run, and what they do to the digest: change by change, also where several are of one word. What the
+ * next run needs is fetched meanwhile. */
+static inline void patch_run(const ds_run *run, const ds_run *next, size_t first, size_t width, const ds_lanes_of *old,
+                             uint8_t *new_bits, word_t *word, uint64_t *sum) {
+    uint64_t mask = ds_width_mask(width), now = word->now, delta = 0;
     const uint8_t *lanes = old->at + first * width;
-    size_t bytes = old->bytes - first * width, count = run->count;
+    size_t last = word->at, bytes = old->bytes - first * width, i;
     uint64_t salt0 = ds_salt(old->key, old->first_word + first * width / 8);
-    for (size_t i = 0; i < count && i < AHEAD; i++) __builtin_prefetch(lanes + run->lanes[i] * width);
-    for (size_t i = 0; i < count; i++) {
-        if (i + AHEAD < count) __builtin_prefetch(lanes + run->lanes[i + AHEAD] * width);
-        size_t at = run->lanes[i] * width, word = at & ~(size_t)7;
+    for (i = 0; i < run->count; i++) {
+        if (i < next->count) fetch(next, i, lanes, width);
+        size_t at = run->lanes[i] * width, here = at & ~(size_t)7;
         unsigned shift = (unsigned)(8 * (at & 7));
-        uint64_t before = word == last ? now : word_at(lanes, bytes, word);
-        uint64_t value = ((before >> shift) + ds_load(run->steps + i * width, width)) & mask;
-        uint64_t salt = salt0 + word / 8 * DS_GOLDEN;
-        now = (before & ~(mask << shift)) | value << shift;
-        last = word;
+        uint64_t before = here == last ? now : word_at(lanes, bytes, here);
+        uint64_t value = (before >> shift) + ds_load(run->steps + i * width, width);
+        uint64_t salt = salt0 + here / 8 * DS_GOLDEN;
+        now = before ^ ((value ^ before >> shift) & mask) << shift;
+        last = here;
         ds_store(new_bits + i * width, value, width);
         delta += ds_mix(now + salt) - ds_mix(before + salt);
     }
-    *last_word = last;
-    *last_now = now;
+    for (; i < next->count; i++) fetch(next, i, lanes, width);
+    *word = (word_t){last, now};
     *sum += delta;
+}
+
+/* One block: a run is read while the one before it waits to be laid over the lanes. */
+static inline ds_fault decode_block(const ds_streams *s, ds_place *at, ds_block *b, size_t width, sink_t *to,
+                                    size_t done) {
+    ds_run runs[2];
+    word_t word = {SIZE_MAX, 0};
+    ds_fault fault = DS_OK;
+    size_t laid = done;
+    runs[0].count = 0;
+    for (unsigned held = 0;; held = !held) {
+        ds_run *run = &runs[held], *next = &runs[!held];
+        next->count = 0;
+        if (b->index < b->changes) fault = ds_read(s, at, b, width, next);
+        if (fault != DS_OK) return fault;
+        keep(next, b->first, done, width, to);
+        done += next->count;
+        if (to->old) patch_run(run, next, b->first, width, to->old, to->values + laid * width, &word, &to->delta);
+        laid += run->count;
+        if (next->count == 0) return ds_shut(s, at, b);
+    }
 }
 
 static inline ds_fault decode(const ds_streams *given, size_t width, int wide, sink_t *to, size_t changes) {
     ds_streams own = *given; /* a copy, which what is written cannot alias: its fields stay in registers */
     if (!wide) own.high = NULL;
     ds_place at = ds_begin(&own);
-    ds_run run;
     size_t done = 0;
     for (size_t number = 0; number < own.blocks; number++) {
         ds_block b;
-        uint64_t word = UINT64_MAX, now = 0;
         ds_fault fault = ds_open(&own, &at, number, &b);
         if (fault == DS_OK && b.changes > changes - done) fault = DS_ENDS;
-        for (; fault == DS_OK && b.index < b.changes; done += run.count) {
-            fault = ds_read(&own, &at, &b, width, &run);
-            if (fault != DS_OK) break;
-            keep(&run, b.first, done, width, to);
-            if (to->old) patch_run(&run, b.first, width, to->old, to->values + done * width, &word, &now, &to->delta);
-        }
-        if (fault == DS_OK) fault = ds_shut(&own, &at, &b);
+        if (fault == DS_OK) fault = decode_block(&own, &at, &b, width, to, done);
         if (fault != DS_OK) return fault;
+        done += b.changes;
     }
     return done == changes ? ds_finish(&own, &at) : DS_ENDS;
 }

@@ -10,7 +10,7 @@ typedef struct {
     const uint8_t *codes, *near, *far;
 } ds_place;
 
-#define DS_RUN ((size_t)512) /* changes that are read at a time, and stay in the nearest cache; a multiple of 32 */
+#define DS_RUN ((size_t)256) /* changes that are read at a time, and stay in the nearest cache; a multiple of 32 */
 
 /* Successive changes of one block: ascending lanes within it, and steps of `width` bytes. */
 typedef struct {
