@@ -6,30 +6,38 @@
 
 #define SAMPLE 64 /* lanes of every STRIDE that are counted to choose origins */
 #define STRIDE 2048
-#define EVERY 4   /* of the changes, where there are MANY to a block */
-#define MANY 1024
+#define MANY 256 /* changes of a block that are enough to choose its origin */
 #define CHUNK ((size_t)8192) /* lanes whose classes are held at once; a divisor of a block */
-#define AHEAD 32 /* changes that are fetched into the cache before they are needed */
+#define AHEAD 16 /* samples and changes that are fetched into the cache before they are needed */
+
+/* The exponents of a sample of one block. Most lanes have one of a few: four rows, so that none waits for the one before. */
+static inline void count_block(const ds_run *run, size_t first, size_t lanes, size_t width, uint32_t *row) {
+    uint16_t rows[4][256] = {{0}};
+    size_t sampled = 0;
+    for (size_t at = first; at < first + lanes; at += STRIDE) {
+        size_t end = first + lanes - at < SAMPLE ? first + lanes : at + SAMPLE, soon = at + AHEAD * STRIDE;
+        for (size_t i = soon; i < soon + SAMPLE && i < run->count; i += 64 / width)
+            __builtin_prefetch(run->lanes + i * width);
+        for (size_t i = at; i < end; i++)
+            rows[i % 4][ds_exponent(ds_load(run->lanes + i * width, width), run->field)]++;
+        sampled += end - at;
+    }
+    for (size_t e = 0; e < 256; e++) {
+        uint32_t found = (uint32_t)rows[0][e] + rows[1][e] + rows[2][e] + rows[3][e];
+        if (found) row[e] = (uint32_t)((uint64_t)found * lanes / sampled);
+    }
+}
 
 static inline void count(const ds_run *run, size_t width, uint32_t *seen, uint32_t *changed) {
-    for (size_t block = 0; block * DS_BLOCK < run->count; block++) {
-        size_t first = block * DS_BLOCK, sampled = 0;
+    for (size_t first = 0; first < run->count; first += DS_BLOCK) {
         size_t lanes = run->count - first < DS_BLOCK ? run->count - first : DS_BLOCK;
-        uint32_t *row = seen + 256 * block;
-        for (size_t at = 0; at < lanes; at += STRIDE) {
-            size_t end = lanes - at < SAMPLE ? lanes : at + SAMPLE, soon = first + at + AHEAD * STRIDE;
-            for (size_t i = soon; i < soon + SAMPLE && i < run->count; i += 64 / width)
-                __builtin_prefetch(run->lanes + i * width);
-            for (size_t i = at; i < end; i++)
-                row[ds_exponent(ds_load(run->lanes + (first + i) * width, width), run->field)]++;
-            sampled += end - at;
-        }
-        for (size_t e = 0; e < 256; e++) row[e] = (uint32_t)((uint64_t)row[e] * lanes / sampled);
+        count_block(run, first, lanes, width, seen + first / DS_BLOCK * 256);
     }
-    size_t every = run->changes > MANY * ((run->count + DS_BLOCK - 1) / DS_BLOCK) ? EVERY : 1;
+    size_t blocks = (run->count + DS_BLOCK - 1) / DS_BLOCK, every = 1;
+    if (run->changes > MANY * blocks) every = run->changes / (MANY * blocks);
     for (size_t i = 0; i < run->changes; i += every) {
-        size_t at = (size_t)run->positions[i];
-        if (i + AHEAD < run->changes) __builtin_prefetch(run->lanes + (size_t)run->positions[i + AHEAD] * width);
+        size_t at = (size_t)run->positions[i], soon = i + AHEAD * every;
+        if (soon < run->changes) __builtin_prefetch(run->lanes + (size_t)run->positions[soon] * width);
         uint64_t old = ds_load(run->lanes + at * width, width) - ds_load(run->steps + i * width, width);
         changed[256 * (at / DS_BLOCK) + ds_exponent(old, run->field)] += (uint32_t)every;
     }

@@ -48,23 +48,23 @@ static ds_fault read_gaps(const ds_coded *in, unsigned dense, state_t *s) {
 static inline ds_fault read_steps(const ds_coded *in, size_t changes, size_t width, state_t *s) {
     const uint8_t *near = in->near.data, *near_end = near + in->near.len;
     const uint8_t *far = in->far.data, *far_end = far + in->far.len;
+    const uint8_t none = 0;
     uint64_t mask = ds_width_mask(width);
     if (in->codes.len != (changes + 3) / 4) return DS_ENDS;
     for (size_t i = 0; i < changes; i++) {
-        unsigned code = in->codes.data[i / 4] >> (2 * (i & 3)) & 3;
-        uint64_t step = code ? 1 : mask;
+        unsigned code = in->codes.data[i / 4] >> (2 * (i & 3)) & 3, escaped = code == 2;
         if (code == 3) return DS_CODE;
-        if (code == 2) {
-            if (near == near_end) return DS_ESCAPES;
-            unsigned x = *near++;
-            step = ds_unzigzag(x + 3) & mask;
-            if (x < 255 && x + 3 > mask) return DS_SHORTEST;
-            if (x == 255) {
-                if ((size_t)(far_end - far) < width) return DS_ESCAPES;
-                step = ds_load(far, width);
-                far += width;
-                if (ds_zigzag(step, width) < 258) return DS_SHORTEST;
-            }
+        if (escaped & (near == near_end)) return DS_ESCAPES;
+        /* Which of the steps are escaped cannot be guessed, hence no branch. */
+        unsigned x = *(near == near_end ? &none : near);
+        near += escaped;
+        uint64_t step = escaped ? ds_unzigzag(x + 3) & mask : code ? 1 : mask;
+        if (escaped & ((x == 255) | (x + 3 > mask))) {
+            if (x < 255) return DS_SHORTEST;
+            if ((size_t)(far_end - far) < width) return DS_ESCAPES;
+            step = ds_load(far, width);
+            far += width;
+            if (ds_zigzag(step, width) < 258) return DS_SHORTEST;
         }
         ds_store(s->steps + i * width, step, width);
     }
