@@ -81,9 +81,9 @@ def read(reader: Reader, specs: Sequence[SliceSpec], base: Base) -> Decoded:
             return kernels.ctx_decode(runs, coded_segments[at])
 
     for segment, each in zip(found, threads.spread(decode, range(len(found))), strict=True):
-        for part, (positions, steps) in zip(segment.parts, each, strict=True):
-            positions += part.start
-            changes[part.index].append((positions, steps))
+        for part, found_in in zip(segment.parts, each, strict=True):
+            np.add(found_in[0], part.start, out=found_in[0])
+            changes[part.index].append(found_in)
     done: list[Change] = []
     for i, (spec, mode) in enumerate(zip(specs, modes, strict=True)):
         done.append(streams.whole(spec) if mode is Mode.FULL else _joined(spec, changes.get(i)))
