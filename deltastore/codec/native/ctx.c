@@ -110,10 +110,12 @@ static inline int encode_chunk(const ds_run *run, size_t first, size_t lanes, si
         uint8_t k = chunk->classes[lane];
         uint64_t below = ds_members(chunk->classes + lot * DS_LOT, k) & ds_lower((unsigned)(lane % DS_LOT));
         if (!ds_reserve(&s->changes[k], 4 + width)) return 0;
-        add(&s->changes[k], s->seen[k] + chunk->before[lot][k] + ds_ones(below), 4);
-        add(&s->changes[k], step, width);
-        /* Not `&&`: which of the changes are dense cannot be guessed. */
-        if (!((k < dense) & (ds_zigzag(step, width) >= 255))) continue;
+        uint8_t *to = s->changes[k].data + s->changes[k].len;
+        s->changes[k].len += 4 + width;
+        ds_store(to, s->seen[k] + chunk->before[lot][k] + ds_ones(below), 4);
+        ds_store(to + 4, step, width);
+        /* What is rare comes first: which of the changes are dense cannot be guessed. */
+        if (ds_zigzag(step, width) < 255 || k >= dense) continue;
         if (!ds_reserve(&out->wide, width)) return 0;
         add(&out->wide, step, width);
     }
