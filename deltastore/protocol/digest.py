@@ -23,8 +23,8 @@ _STEP: Final = np.array(_GOLDEN, np.uint64)
 _M1: Final = np.array(0xBF58476D1CE4E5B9, np.uint64)
 _M2: Final = np.array(0x94D049BB133111EB, np.uint64)
 _S30, _S27, _S31 = (np.array(bits, np.uint64) for bits in (30, 27, 31))
-_CHUNK: Final = 3 << 12
-"""Words per step of a scan: three such arrays and what is read fit into a second-level cache of 512 KiB."""
+_CHUNK: Final = 1 << 15
+"""Words per step of a scan: the two arrays of most operations fit into a second-level cache of 512 KiB."""
 
 
 def tensor_key(name: str) -> int:
