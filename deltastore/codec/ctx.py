@@ -150,7 +150,8 @@ class _Encoder:
         """The changes of a part, in positions of the part."""
         positions, steps = self._changes[part.index]
         low, high = np.searchsorted(positions, (part.start, part.stop))
-        return positions[low:high] - part.start, steps[low:high]
+        found = positions[low:high]
+        return found - part.start if part.start else found, steps[low:high]
 
     def _planes(self) -> dict[str, Sequence[Stream]]:
         whole = [planes.split(one.spec, one.whole) for one in self._whole if one.whole is not None]

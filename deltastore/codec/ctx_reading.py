@@ -80,8 +80,9 @@ def read(reader: Reader, specs: Sequence[SliceSpec], base: Base) -> Decoded:
             return kernels.ctx_decode(runs, coded_segments[at])
 
     for segment, each in zip(found, threads.spread(decode, range(len(found))), strict=True):
-        for part, (positions, steps) in zip(segment.parts, each, strict=True):
-            changes[part.index].append((positions + part.start, steps))
+        for part, found_in in zip(segment.parts, each, strict=True):
+            np.add(found_in[0], part.start, out=found_in[0])
+            changes[part.index].append(found_in)
     done: list[Change] = []
     for i, (spec, mode) in enumerate(zip(specs, modes, strict=True)):
         done.append(streams.whole(spec) if mode is Mode.FULL else _joined(spec, changes.get(i)))
@@ -191,7 +192,13 @@ def _joined(spec: SliceSpec, parts: Sequence[Changes] | None) -> Sparse:
     """The changes of a slice from its parts; None if it is unchanged."""
     if parts is None:
         return Sparse(np.empty(0, np.int64), np.empty(0, spec.uint), relative=False)
-    positions = np.concatenate([np.empty(0, np.int64), *(p for p, _ in parts)])
-    if not positions.size:
+    found = [part for part in parts if part[0].size]
+    if not found:
         raise BadShard(f"slice {spec.label!r} is coded, and nothing changes in it")
-    return Sparse(positions, np.concatenate([steps for _, steps in parts]), relative=True)
+    if len(found) == 1:
+        return Sparse(*found[0], relative=True)
+    return Sparse(
+        np.concatenate([positions for positions, _ in found]),
+        np.concatenate([steps for _, steps in found]),
+        relative=True,
+    )

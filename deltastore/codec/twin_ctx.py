@@ -23,9 +23,8 @@ _LARGEST: Final = 255
 _SAMPLE: Final = 64
 """Lanes of every `_STRIDE` that are looked at to choose origins."""
 _STRIDE: Final = 2048
-_EVERY: Final = 4
-"""Of the changes, where there are more than `_MANY` to a block."""
-_MANY: Final = 1024
+_MANY: Final = 256
+"""Changes of a block that are enough to choose its origin."""
 
 
 def ctx_count(lanes: Lanes, field: Field, changes: Changes) -> tuple[Counts, Counts]:
@@ -37,7 +36,7 @@ def ctx_count(lanes: Lanes, field: Field, changes: Changes) -> tuple[Counts, Cou
         changes: Positions and steps.
     """
     shape = twin.blocks(lanes.size), EXPONENTS
-    every = _EVERY if changes[0].size > _MANY * shape[0] else 1
+    every = max(1, changes[0].size // max(1, _MANY * shape[0]))
     positions, steps = (part[::every] for part in changes)
     cells = positions // BLOCK * EXPONENTS + field.of(lanes[positions] - steps)
     changed = np.bincount(cells, minlength=shape[0] * EXPONENTS).reshape(shape) * every

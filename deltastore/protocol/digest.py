@@ -18,12 +18,13 @@ Words = NDArray[np.uint64]
 
 MASK: Final = 2**64 - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
-_STEP: Final = np.uint64(_GOLDEN)
-_M1: Final = np.uint64(0xBF58476D1CE4E5B9)
-_M2: Final = np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
+# Arrays without dimensions: of numpy's scalars each operation would make one anew.
+_STEP: Final = np.array(_GOLDEN, np.uint64)
+_M1: Final = np.array(0xBF58476D1CE4E5B9, np.uint64)
+_M2: Final = np.array(0x94D049BB133111EB, np.uint64)
+_S30, _S27, _S31 = (np.array(bits, np.uint64) for bits in (30, 27, 31))
 _CHUNK: Final = 1 << 15
-"""Words per step of a scan: three such arrays stay in the second-level cache."""
+"""Words per step of a scan: the two arrays of most operations fit into a second-level cache of 512 KiB."""
 
 
 def tensor_key(name: str) -> int:
@@ -67,27 +68,29 @@ def sum_mixes(words: Words, indices: NDArray[np.int64], key: int) -> int:
 
 def _scan(words: Words, key: int, first: int) -> int:
     total = 0
-    ramp = np.arange(1, _CHUNK + 1, dtype=np.uint64) * _STEP
-    mixed = np.empty(_CHUNK, np.uint64)
-    scratch = np.empty(_CHUNK, np.uint64)
+    salts = np.arange(1, min(_CHUNK, words.size) + 1, dtype=np.uint64)
+    salts *= _STEP
+    salts += np.uint64((key + first * _GOLDEN) & MASK)
+    advance = np.array(_CHUNK * _GOLDEN & MASK, np.uint64)
+    mixed, scratch = np.empty_like(salts), np.empty_like(salts)
     for start in range(0, words.size, _CHUNK):
         part = words[start : start + _CHUNK]
-        n = part.size
-        offset = np.uint64((key + (first + start) * _GOLDEN) & MASK)
-        np.add(part, ramp[:n], out=mixed[:n])
-        mixed[:n] += offset
-        total += int(_mix(mixed[:n], scratch[:n]).sum(dtype=np.uint64))
+        if part.size < salts.size:
+            salts, mixed, scratch = (held[: part.size] for held in (salts, mixed, scratch))
+        np.add(part, salts, mixed)
+        total += int(np.add.reduce(_mix(mixed, scratch)))
+        np.add(salts, advance, salts)
     return total
 
 
 def _mix(x: Words, scratch: Words) -> Words:
     """The finaliser, in place."""
-    np.right_shift(x, _S30, out=scratch)
-    np.bitwise_xor(x, scratch, out=x)
-    np.multiply(x, _M1, out=x)
-    np.right_shift(x, _S27, out=scratch)
-    np.bitwise_xor(x, scratch, out=x)
-    np.multiply(x, _M2, out=x)
-    np.right_shift(x, _S31, out=scratch)
-    np.bitwise_xor(x, scratch, out=x)
+    np.right_shift(x, _S30, scratch)
+    np.bitwise_xor(x, scratch, x)
+    np.multiply(x, _M1, x)
+    np.right_shift(x, _S27, scratch)
+    np.bitwise_xor(x, scratch, x)
+    np.multiply(x, _M2, x)
+    np.right_shift(x, _S31, scratch)
+    np.bitwise_xor(x, scratch, x)
     return x

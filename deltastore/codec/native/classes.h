@@ -6,6 +6,19 @@
 
 #define DS_LOT 64 /* lanes that are classed at once */
 
+/* Of each pair of classes, the second in the upper four bits: how many of the two are k, for each k. */
+typedef struct {
+    _Alignas(16) uint8_t counts[DS_CLASSES * DS_CLASSES][DS_CLASSES];
+} ds_pairs;
+
+static inline void ds_pairs_fill(ds_pairs *pairs) {
+    memset(pairs, 0, sizeof *pairs);
+    for (int pair = 0; pair < DS_CLASSES * DS_CLASSES; pair++) {
+        pairs->counts[pair][pair % DS_CLASSES]++;
+        pairs->counts[pair][pair / DS_CLASSES]++;
+    }
+}
+
 static inline uint8_t ds_exponent(uint64_t lane, ds_field f) {
     return (uint8_t)((lane >> f.shift & f.mask) - 1);
 }
@@ -38,24 +51,23 @@ static inline void ds_classes_2(const uint8_t *lanes, ds_field f, uint8_t origin
     }
 }
 
-/* Interleaves the sums of two halves: byte pairs (a, b) of 8 partial sums each. */
-static inline __m128i ds_fold(__m128i a, __m128i b) {
-    return _mm_add_epi8(_mm_unpacklo_epi8(a, b), _mm_unpackhi_epi8(a, b));
-}
-
 /* How many of 64 classes are k, for each k. */
-static inline void ds_tally(const uint8_t *classes, uint8_t *tally) {
-    __m128i c[4], sum[DS_CLASSES];
-    for (int i = 0; i < 4; i++) c[i] = _mm_loadu_si128((const __m128i *)(classes + 16 * i));
-    for (int k = 0; k < DS_CLASSES; k++) {
-        const __m128i is = _mm_set1_epi8((char)k);
-        sum[k] = _mm_add_epi8(_mm_add_epi8(_mm_cmpeq_epi8(c[0], is), _mm_cmpeq_epi8(c[1], is)),
-                              _mm_add_epi8(_mm_cmpeq_epi8(c[2], is), _mm_cmpeq_epi8(c[3], is)));
+static inline void ds_tally_lot(const ds_pairs *pairs, const uint8_t *classes, uint8_t *tally) {
+    const __m128i offsets = _mm_set1_epi16(0x0FF0);
+    __m128i even = _mm_setzero_si128(), odd = even;
+    for (int i = 0; i < DS_LOT; i += 16) {
+        /* Of the two classes in 16 bits, one nibble each: where their row begins, in bytes. */
+        __m128i c = _mm_loadu_si128((const __m128i *)(classes + i));
+        c = _mm_and_si128(_mm_or_si128(c, _mm_slli_epi16(c, 4)), offsets);
+        uint64_t low = (uint64_t)_mm_cvtsi128_si64(c), high = (uint64_t)_mm_cvtsi128_si64(_mm_unpackhi_epi64(c, c));
+        for (int at = 0; at < 64; at += 16) {
+            const uint8_t *first = pairs->counts[0] + (uint16_t)(low >> at);
+            const uint8_t *second = pairs->counts[0] + (uint16_t)(high >> at);
+            even = _mm_add_epi8(even, _mm_load_si128((const __m128i *)first));
+            odd = _mm_add_epi8(odd, _mm_load_si128((const __m128i *)second));
+        }
     }
-    for (int half = DS_CLASSES / 2; half; half /= 2)
-        for (int k = 0; k < half; k++) sum[k] = ds_fold(sum[k], sum[k + half]);
-    /* Comparisons gave -1 for each. */
-    _mm_storeu_si128((__m128i *)tally, _mm_sub_epi8(_mm_setzero_si128(), sum[0]));
+    _mm_storeu_si128((__m128i *)tally, _mm_add_epi8(even, odd));
 }
 
 /* Adds a tally to sums of 16 bits. */
@@ -66,18 +78,19 @@ static inline void ds_sum(const uint8_t *tally, const uint16_t *sums, uint16_t *
     _mm_storeu_si128((__m128i *)after + 1, _mm_add_epi16(_mm_loadu_si128(from + 1), _mm_unpackhi_epi8(t, none)));
 }
 
-/* Adds a tally to what has been seen; one bit for each class in which that passes what comes next. */
-static inline unsigned ds_pass(const uint8_t *tally, const int32_t *seen, const int32_t *next, int32_t *until) {
+/* Takes a tally from what is left of each class; one bit for each of which there was less. */
+static inline unsigned ds_pass(const uint8_t *tally, int32_t *left) {
     const __m128i none = _mm_setzero_si128(), t = _mm_loadu_si128((const __m128i *)tally);
     const __m128i half[2] = {_mm_unpacklo_epi8(t, none), _mm_unpackhi_epi8(t, none)};
-    __m128i passed[4];
+    __m128i rest[4];
     for (int i = 0; i < 4; i++) {
-        __m128i more = i & 1 ? _mm_unpackhi_epi16(half[i / 2], none) : _mm_unpacklo_epi16(half[i / 2], none);
-        __m128i sum = _mm_add_epi32(_mm_loadu_si128((const __m128i *)(seen + 4 * i)), more);
-        _mm_storeu_si128((__m128i *)(until + 4 * i), sum);
-        passed[i] = _mm_cmpgt_epi32(sum, _mm_loadu_si128((const __m128i *)(next + 4 * i)));
+        __m128i *at = (__m128i *)(left + 4 * i);
+        __m128i less = i & 1 ? _mm_unpackhi_epi16(half[i / 2], none) : _mm_unpacklo_epi16(half[i / 2], none);
+        rest[i] = _mm_sub_epi32(_mm_loadu_si128(at), less);
+        _mm_storeu_si128(at, rest[i]);
     }
-    __m128i low = _mm_packs_epi32(passed[0], passed[1]), high = _mm_packs_epi32(passed[2], passed[3]);
+    /* Signs stay when numbers are packed. */
+    __m128i low = _mm_packs_epi32(rest[0], rest[1]), high = _mm_packs_epi32(rest[2], rest[3]);
     return (unsigned)_mm_movemask_epi8(_mm_packs_epi16(low, high));
 }
 
@@ -107,21 +120,26 @@ static inline void ds_classes_2(const uint8_t *lanes, ds_field f, uint8_t origin
     ds_classes_each(lanes, DS_LOT, 2, f, origin, classes);
 }
 
-static inline void ds_tally(const uint8_t *classes, uint8_t *tally) {
-    memset(tally, 0, DS_CLASSES);
-    for (size_t i = 0; i < DS_LOT; i++)
-        if (classes[i] < DS_CLASSES) tally[classes[i]]++;
+static inline void ds_tally_lot(const ds_pairs *pairs, const uint8_t *classes, uint8_t *tally) {
+    uint64_t low = 0, high = 0;
+    for (size_t i = 0; i < DS_LOT; i += 2) {
+        const uint8_t *counts = pairs->counts[classes[i] | classes[i + 1] << 4];
+        low += ds_load8(counts);
+        high += ds_load8(counts + 8);
+    }
+    ds_store(tally, low, 8);
+    ds_store(tally + 8, high, 8);
 }
 
 static inline void ds_sum(const uint8_t *tally, const uint16_t *sums, uint16_t *after) {
     for (int k = 0; k < DS_CLASSES; k++) after[k] = (uint16_t)(sums[k] + tally[k]);
 }
 
-static inline unsigned ds_pass(const uint8_t *tally, const int32_t *seen, const int32_t *next, int32_t *until) {
+static inline unsigned ds_pass(const uint8_t *tally, int32_t *left) {
     unsigned passed = 0;
     for (int k = 0; k < DS_CLASSES; k++) {
-        until[k] = seen[k] + tally[k];
-        passed |= (unsigned)(next[k] < until[k]) << k;
+        left[k] -= tally[k];
+        passed |= (unsigned)(left[k] < 0) << k;
     }
     return passed;
 }
@@ -139,7 +157,17 @@ static inline uint64_t ds_below(const uint8_t *classes, unsigned dense) {
 }
 #endif
 
-/* Up to 64 lanes; what is missing gets a class of its own that nobody counts. */
+/* How many of up to 64 classes are k, for each k. */
+static inline void ds_tally(const ds_pairs *pairs, const uint8_t *classes, size_t count, uint8_t *tally) {
+    if (count == DS_LOT) {
+        ds_tally_lot(pairs, classes, tally);
+        return;
+    }
+    memset(tally, 0, DS_CLASSES);
+    for (size_t i = 0; i < count; i++) tally[classes[i]]++;
+}
+
+/* Up to 64 lanes; what is missing gets a class that there is not. */
 static inline void ds_classes(const uint8_t *lanes, size_t count, size_t width, ds_field f, uint8_t origin,
                               uint8_t *classes) {
     if (width == 2 && count == DS_LOT) {
@@ -155,6 +183,22 @@ static inline unsigned ds_ones(uint64_t bits) {
     bits = (bits & 0x3333333333333333ull) + (bits >> 2 & 0x3333333333333333ull);
     bits = (bits + (bits >> 4)) & 0x0F0F0F0F0F0F0F0Full;
     return (unsigned)((bits * 0x0101010101010101ull) >> 56);
+}
+
+/* Which bit is the one with so many others below it; there must be one. */
+static inline unsigned ds_select(uint64_t bits, unsigned others) {
+    const uint64_t each = 0x0101010101010101ull, top = 0x8080808080808080ull;
+    uint64_t ones = bits - (bits >> 1 & 0x5555555555555555ull);
+    ones = (ones & 0x3333333333333333ull) + (ones >> 2 & 0x3333333333333333ull);
+    ones = ((ones + (ones >> 4)) & 0x0F0F0F0F0F0F0F0Full) * each; /* in each byte: in it and below it */
+    uint64_t passed = ((others * each | top) - ones) & top;
+    unsigned start = (unsigned)((passed >> 7) * each >> 56) * 8;
+    others -= (unsigned)(ones << 8 >> start & 255);
+    /* The same once more, with a byte for each bit. */
+    uint64_t spread = (bits >> start & 255) * each & 0x8040201008040201ull;
+    ones = ((spread + (top - each)) >> 7 & each) * each;
+    passed = ((others * each | top) - ones) & top;
+    return start + (unsigned)((passed >> 7) * each >> 56);
 }
 
 static inline uint64_t ds_lower(unsigned lane) { return lane ? ~0ull >> (64 - lane) : 0; }
