@@ -223,10 +223,10 @@ class Overlay(Local):
         return lanes
 
     def view(self, name: str) -> Lanes | None:
-        """All lanes, where no patch or one of all lanes lies over them."""
+        """All lanes, as they lie in a row in memory; None where they do not, or nothing has set them."""
         patch = self.patches.get(name)
         if patch is None:
-            return self._under(name).view(name)
+            return None if self._base is None else self._base.view(name)
         return patch.values if patch.positions is None else None
 
     def evaluate(self, spec: SliceSpec, change: Sparse) -> tuple[Lanes, int]:

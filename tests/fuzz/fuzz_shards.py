@@ -69,9 +69,18 @@ def _encoded(codec: str, states: Sequence[tuple[SliceSpec, Lanes, Lanes]]) -> En
     return delta.encode(deltas, nonce=NONCE, base=InMemory([after for _, _, after in states]))
 
 
-def decode(codec: str, stored: bytes, specs: Sequence[SliceSpec], *, raw_size: int) -> Decoded:
+class _Elsewhere(InMemory):
+    """Slices that can be read, but do not lie in host memory."""
+
+    def view(self, index: int) -> None:
+        """See `Base.view`."""
+
+
+def decode(
+    codec: str, stored: bytes, specs: Sequence[SliceSpec], *, raw_size: int, bases: type[InMemory] = InMemory
+) -> Decoded:
     """What a shard says of slices whose lanes before are those of `_base`."""
-    base = InMemory([_base(spec) for spec in specs])
+    base = bases([_base(spec) for spec in specs])
     return codecs.decode(codec, stored, specs, raw_size=raw_size, base=base)
 
 
@@ -101,9 +110,13 @@ def check(data: bytes) -> None:
     for codec in (*codecs.DELTA, *codecs.ANCHOR):
         if file is not None and file.meta.codec != codec:
             continue
-        found = with_each(partial(decode, codec, stored, specs, raw_size=raw), _same)
-        if found is not None:
+        read = partial(decode, codec, stored, specs, raw_size=raw)
+        found, apart = with_each(read, _same), with_each(partial(read, bases=_Elsewhere), _same)
+        assert (found is None) == (apart is None)
+        if found is not None and apart is not None:
             assert file is not None, "a shard without a container"
+            for spec, change, other in zip(specs, found.changes, apart.changes, strict=True):
+                assert _same_lanes(_applied(spec, change), _applied(spec, other))
             _check_decoded(codec, specs, found)
 
 
@@ -154,7 +167,7 @@ def _applied(spec: SliceSpec, change: Change) -> Lanes:
         spec.check(change.lanes)
         return change.lanes
     at = change.positions
-    assert at.dtype == np.int64
+    assert at.dtype in {np.dtype(np.int32), np.dtype(np.int64)}
     assert change.values.dtype == spec.uint
     assert change.values.size == at.size
     assert (np.diff(at, prepend=-1) > 0).all()
@@ -166,6 +179,7 @@ def _applied(spec: SliceSpec, change: Change) -> Lanes:
             lanes = base.copy()
             kernels.scatter(lanes, at, values)
         assert delta == (_digest(spec, lanes) - _digest(spec, base)) & MASK
+        assert change.delta in {None, delta}
         results.append(lanes)
     assert all(_same_lanes(results[0], other) for other in results[1:])
     expected = base.copy()

@@ -55,12 +55,14 @@ static inline void patch_run(const ds_run *run, const ds_run *next, size_t first
     uint64_t mask = ds_width_mask(width), now = word->now, delta = 0;
     const uint8_t *lanes = old->at + first * width;
     size_t last = word->at, bytes = old->bytes - first * width, i;
+    size_t whole = bytes & ~(size_t)7;
+    uint64_t tail = ds_load(lanes + whole, bytes & 7); /* the last word, where it is not a whole one */
     uint64_t salt0 = ds_salt(old->key, old->first_word + first * width / 8);
     for (i = 0; i < run->count; i++) {
         if (i < next->count) fetch(next, i, lanes, width);
         size_t at = run->lanes[i] * width, here = at & ~(size_t)7;
         unsigned shift = (unsigned)(8 * (at & 7));
-        uint64_t before = here == last ? now : word_at(lanes, bytes, here);
+        uint64_t before = here == last ? now : here < whole ? ds_load8(lanes + here) : tail;
         uint64_t value = (before >> shift) + ds_load(run->steps + i * width, width);
         uint64_t salt = salt0 + here / 8 * DS_GOLDEN;
         now = before ^ ((value ^ before >> shift) & mask) << shift;

@@ -4,6 +4,12 @@
 #define CHUNK ((size_t)8192) /* bytes of each stream that are compared, then encoded while they are in the cache */
 #define AHEAD ((size_t)2048) /* bytes that are fetched before they are compared: the memory works while we encode */
 
+/* What the digest of a slice takes, and which of its new values are not finite. */
+typedef struct {
+    uint64_t key, first_word;
+    ds_nonfinite bad;
+} slice_t;
+
 /* Bit i says whether lane i of 64 differs. */
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -74,43 +80,48 @@ static inline size_t find(const uint8_t *a, const uint8_t *b, size_t lanes, size
     return n;
 }
 
-/* Encodes the lanes that were found, moves the base, and keeps the digest, one change at a time. */
-static inline void encode(ds_cursor *cursor, uint8_t *base, const uint8_t *new_, const uint16_t *lanes, size_t count,
-                          size_t origin, size_t bytes, size_t width, uint64_t key, uint64_t first_word,
-                          ds_nonfinite bad, ds_found *found) {
-    ds_cursor c = *cursor;
-    uint64_t mask = ds_width_mask(width), delta = 0, nonfinite = 0;
+/* Moves the base at some of the lanes that were found, keeps the digest, and says what the steps are. */
+static inline void move(uint8_t *base, const uint8_t *new_, const uint16_t *lanes, size_t count, size_t origin,
+                        const slice_t *of, size_t bytes, size_t width, uint64_t first_word, ds_run *run,
+                        ds_found *found) {
+    uint64_t mask = ds_width_mask(width), salt0 = ds_salt(of->key, first_word), delta = 0, nonfinite = 0;
+    size_t whole = bytes & ~(size_t)7, n = 0;
     for (size_t i = 0; i < count; i++) {
         size_t at = lanes[i] * width, word = at & ~(size_t)7;
         unsigned shift = (unsigned)(8 * (at & 7));
-        uint64_t before = bytes - word >= 8 ? ds_load8(base + word) : ds_load(base + word, bytes - word);
-        uint64_t now = ds_load(new_ + at, width);
-        uint64_t step = (now - (before >> shift)) & mask;
-        if (!step) continue; /* whoever writes to the new weights meanwhile has put it back: 0 is no step */
-        uint64_t after = (before & ~(mask << shift)) | now << shift;
-        uint64_t salt = ds_salt(key, first_word + word / 8);
+        uint64_t before = word < whole ? ds_load8(base + word) : ds_load(base + word, bytes & 7);
+        uint64_t now = ds_load(new_ + at, width), step = (now - (before >> shift)) & mask;
+        uint64_t after = before ^ (((before >> shift) ^ now) & mask) << shift;
+        uint64_t salt = salt0 + word / 8 * DS_GOLDEN;
         delta += ds_mix(after + salt) - ds_mix(before + salt);
-        nonfinite += (now & bad.mask) == bad.value;
+        nonfinite += ((now & of->bad.mask) == of->bad.value) & (step != 0);
         ds_store(base + at, now, width);
-        ds_emit(&c, origin + lanes[i], step, width);
+        run->lanes[n] = (uint32_t)(origin + lanes[i]);
+        ds_store(run->steps + n * width, step, width);
+        n += step != 0; /* it is where whoever writes to the new weights meanwhile has put one back */
     }
-    *cursor = c;
+    run->count = n;
     found->delta += delta;
     found->nonfinite += nonfinite;
 }
 
-static inline int diff(uint8_t *base, const uint8_t *new_, size_t bytes, size_t width, uint64_t key,
-                       uint64_t first_word, ds_nonfinite bad, ds_ulp *out, ds_found *found) {
+static inline int diff(uint8_t *base, const uint8_t *new_, size_t bytes, size_t width, const slice_t *of, ds_ulp *out,
+                       ds_found *found) {
     uint16_t lanes[CHUNK + 4];
+    ds_run run;
     for (size_t block = 0; block < bytes; block += DS_BLOCK * width) {
         size_t end = bytes - block < DS_BLOCK * width ? bytes : block + DS_BLOCK * width;
         ds_cursor c;
         if (!ds_start(out, (end - block) / width, width, &c)) return 0;
         for (size_t at = block; at < end; at += CHUNK) {
-            size_t n = end - at < CHUNK ? end - at : CHUNK;
+            size_t n = end - at < CHUNK ? end - at : CHUNK, origin = (at - block) / width;
             size_t count = find(base + at, new_ + at, n / width, width, lanes);
-            encode(&c, base + at, new_ + at, lanes, count, (at - block) / width, n, width, key, first_word + at / 8,
-                   bad, found);
+            for (size_t i = 0; i < count; i += DS_RUN) {
+                size_t some = count - i < DS_RUN ? count - i : DS_RUN;
+                move(base + at, new_ + at, lanes + i, some, origin, of, n, width, of->first_word + at / 8, &run,
+                     found);
+                ds_write(&c, &run, width);
+            }
         }
         ds_end(out, &c, width);
     }
@@ -120,10 +131,11 @@ static inline int diff(uint8_t *base, const uint8_t *new_, size_t bytes, size_t 
 /* Returns 0 if memory ran out; the base has then moved for the blocks that `out->table` lists. */
 int ds_ulp_diff(uint8_t *base, const uint8_t *new_, size_t bytes, size_t width, uint64_t key, uint64_t first_word,
                 ds_nonfinite bad, ds_ulp *out, ds_found *found) {
+    slice_t of = {key, first_word, bad};
     switch (width) { /* so that shifts and masks are constants */
-    case 1: return diff(base, new_, bytes, 1, key, first_word, bad, out, found);
-    case 2: return diff(base, new_, bytes, 2, key, first_word, bad, out, found);
-    case 4: return diff(base, new_, bytes, 4, key, first_word, bad, out, found);
-    default: return diff(base, new_, bytes, 8, key, first_word, bad, out, found);
+    case 1: return diff(base, new_, bytes, 1, &of, out, found);
+    case 2: return diff(base, new_, bytes, 2, &of, out, found);
+    case 4: return diff(base, new_, bytes, 4, &of, out, found);
+    default: return diff(base, new_, bytes, 8, &of, out, found);
     }
 }

@@ -40,17 +40,25 @@ static inline ds_fault add(const ds_streams *s, source_t *from, size_t first, si
 }
 
 static inline void flush(sums_t *sums, size_t first, size_t width, ds_cursor *cursor) {
-    ds_cursor c = *cursor;
+    ds_run run;
+    size_t n = 0;
     for (size_t i = 0; i < WINDOW / 64; i++) {
         for (uint64_t bits = sums->touched[i]; bits; bits &= bits - 1) {
             size_t lane = 64 * i + (size_t)__builtin_ctzll(bits);
             uint64_t step = ds_load(sums->steps + lane * width, width);
-            if (step) ds_emit(&c, first + lane, step, width);
+            run.lanes[n] = (uint32_t)(first + lane);
+            ds_store(run.steps + n * width, step, width);
+            n += step != 0;
             ds_store(sums->steps + lane * width, 0, width);
+            if (n < DS_RUN) continue;
+            run.count = n;
+            ds_write(cursor, &run, width);
+            n = 0;
         }
         sums->touched[i] = 0;
     }
-    *cursor = c;
+    run.count = n;
+    ds_write(cursor, &run, width);
 }
 
 static inline ds_fault merge_block(const ds_streams *inputs, size_t count, size_t number, size_t width,

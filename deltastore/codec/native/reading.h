@@ -10,15 +10,6 @@ typedef struct {
     const uint8_t *codes, *near, *far;
 } ds_place;
 
-#define DS_RUN ((size_t)256) /* changes that are read at a time, and stay in the nearest cache; a multiple of 32 */
-
-/* Successive changes of one block: ascending lanes within it, and steps of `width` bytes. */
-typedef struct {
-    uint32_t lanes[DS_RUN];
-    uint8_t steps[8 * DS_RUN];
-    size_t count;
-} ds_run;
-
 /* One block that is being read: what the table gives it, found to fit what is left of the streams. */
 typedef struct {
     size_t first, room, symbols_end, changes, index;

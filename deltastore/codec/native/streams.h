@@ -33,6 +33,15 @@ typedef struct {
     size_t codes_len, near_len, far_len;
 } ds_streams;
 
+#define DS_RUN ((size_t)256) /* changes that are read or written at a time, and stay in the nearest cache; a multiple of 32 */
+
+/* Successive changes of one block: ascending lanes within it, and steps of `width` bytes, none of them 0. */
+typedef struct {
+    uint32_t lanes[DS_RUN];
+    uint8_t steps[8 * DS_RUN];
+    size_t count;
+} ds_run;
+
 /* The streams of some blocks as they are written, with 8-bit gaps. */
 typedef struct {
     ds_buf table, gaps, codes, near, far;
@@ -56,20 +65,30 @@ static inline int ds_start(ds_ulp *out, size_t changes, size_t width, ds_cursor 
     return 1;
 }
 
-/* Writes a change at a lane of the block, behind all those before it. Almost free of branches. */
-static inline void ds_emit(ds_cursor *c, size_t lane, uint64_t step, size_t width) {
-    size_t gap = lane - c->next;
-    c->next = lane + 1;
-    for (; gap >= 255; gap -= 255) *c->gaps++ = 255;
-    *c->gaps++ = (uint8_t)gap;
-    uint64_t z = ds_zigzag(step, width);
-    *c->codes++ = z < 3 ? (uint8_t)(z - 1) : 2;
-    *c->near = z < 258 ? (uint8_t)(z - 3) : 255;
-    c->near += z >= 3;
-    if (z >= 258) {
-        ds_store(c->far, step, width);
-        c->far += width;
+/* Writes changes behind all those before them. One loop for each stream, almost free of branches. */
+static inline void ds_write(ds_cursor *cursor, const ds_run *run, size_t width) {
+    ds_cursor c = *cursor; /* in registers: what is written could be anything to a compiler */
+    size_t count = run->count;
+    for (size_t i = 0; i < count; i++) {
+        size_t gap = run->lanes[i] - c.next;
+        c.next = (size_t)run->lanes[i] + 1;
+        for (; gap >= 255; gap -= 255) *c.gaps++ = 255;
+        *c.gaps++ = (uint8_t)gap;
     }
+    for (size_t i = 0; i < count; i++) {
+        uint64_t z = ds_zigzag(ds_load(run->steps + i * width, width), width);
+        c.codes[i] = (uint8_t)(z < 3 ? z - 1 : 2);
+    }
+    c.codes += count;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t step = ds_load(run->steps + i * width, width), z = ds_zigzag(step, width);
+        *c.near = (uint8_t)(z < 258 ? z - 3 : 255);
+        c.near += z >= 3;
+        if (z < 258) continue;
+        ds_store(c.far, step, width);
+        c.far += width;
+    }
+    *cursor = c;
 }
 
 static inline uint32_t ds_took(ds_buf *b, const uint8_t *end) {
