@@ -57,7 +57,8 @@ clean: ## Remove the environment and everything that was generated
 # Test modules find their neighbours by plain name, so each folder is checked by itself.
 TEST_PARTS = $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.py))))
 
-# Two stages, so that the demo need not wait for linters and test tools.
+# Two stages, so that the demo need not wait for linters and test tools. Kernels that do not compile are left out
+# by an install, which would leave those built before in their place.
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is not Python >= 3.11; say which one to use: make ... PYTHON=python3.12" >&2; exit 1; }
@@ -65,10 +66,12 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.demo: $(INPUTS) | $(VENV)/.python
+	@rm -f deltastore/codec/_native*.so
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[cli,torch]'
 	@touch $@
 
 $(VENV)/.dev: $(INPUTS) | $(VENV)/.python
+	@rm -f deltastore/codec/_native*.so
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[cli,torch,dev]'
 	@touch $@ $(VENV)/.demo
 

@@ -63,11 +63,13 @@ typedef struct {
 static inline int ds_reserve(ds_buf *b, size_t more) {
     if (b->cap - b->len >= more) return 1;
     size_t cap = b->cap + b->cap / 2 + more;
-    uint8_t *data = realloc(b->data, cap);
+    uint8_t *data = malloc(cap); /* and not realloc, which copies what is only reserved too */
     if (data == NULL) {
         b->failed = 1;
         return 0;
     }
+    if (b->len) memcpy(data, b->data, b->len);
+    free(b->data);
     b->data = data;
     b->cap = cap;
     return 1;

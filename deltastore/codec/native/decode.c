@@ -22,11 +22,11 @@ typedef struct {
     uint64_t delta;
 } sink_t;
 
-static inline void place(const ds_run *run, size_t first, size_t width, uint8_t *positions) {
+static inline void place(const ds_batch *run, size_t first, size_t width, uint8_t *positions) {
     for (size_t i = 0; i < run->count; i++) ds_store(positions + i * width, first + run->lanes[i], width);
 }
 
-static inline void keep(const ds_run *run, size_t first, size_t done, size_t width, sink_t *to) {
+static inline void keep(const ds_batch *run, size_t first, size_t done, size_t width, sink_t *to) {
     if (to->positions.width == 4)
         place(run, first, 4, to->positions.at + done * 4);
     else
@@ -44,13 +44,13 @@ typedef struct {
     uint64_t now;
 } word_t;
 
-static inline void fetch(const ds_run *run, size_t i, const uint8_t *lanes, size_t width) {
+static inline void fetch(const ds_batch *run, size_t i, const uint8_t *lanes, size_t width) {
     __builtin_prefetch(lanes + run->lanes[i] * width);
 }
 
 /* New bits of a run, and what they do to the digest: change by change, also where several are of one word. What the
  * next run needs is fetched meanwhile. */
-static inline void patch_run(const ds_run *run, const ds_run *next, size_t first, size_t width, const ds_lanes_of *old,
+static inline void patch_run(const ds_batch *run, const ds_batch *next, size_t first, size_t width, const ds_lanes_of *old,
                              uint8_t *new_bits, word_t *word, uint64_t *sum) {
     uint64_t mask = ds_width_mask(width), now = word->now, delta = 0;
     const uint8_t *lanes = old->at + first * width;
@@ -78,13 +78,13 @@ static inline void patch_run(const ds_run *run, const ds_run *next, size_t first
 /* One block: a run is read while the one before it waits to be laid over the lanes. */
 static inline ds_fault decode_block(const ds_streams *s, ds_place *at, ds_block *b, size_t width, sink_t *to,
                                     size_t done) {
-    ds_run runs[2];
+    ds_batch runs[2];
     word_t word = {SIZE_MAX, 0};
     ds_fault fault = DS_OK;
     size_t laid = done;
     runs[0].count = 0;
     for (unsigned held = 0;; held = !held) {
-        ds_run *run = &runs[held], *next = &runs[!held];
+        ds_batch *run = &runs[held], *next = &runs[!held];
         next->count = 0;
         if (b->index < b->changes) fault = ds_read(s, at, b, width, next);
         if (fault != DS_OK) return fault;

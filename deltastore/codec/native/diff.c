@@ -82,7 +82,7 @@ static inline size_t find(const uint8_t *a, const uint8_t *b, size_t lanes, size
 
 /* Moves the base at some of the lanes that were found, keeps the digest, and says what the steps are. */
 static inline void move(uint8_t *base, const uint8_t *new_, const uint16_t *lanes, size_t count, size_t origin,
-                        const slice_t *of, size_t bytes, size_t width, uint64_t first_word, ds_run *run,
+                        const slice_t *of, size_t bytes, size_t width, uint64_t first_word, ds_batch *run,
                         ds_found *found) {
     uint64_t mask = ds_width_mask(width), salt0 = ds_salt(of->key, first_word), delta = 0, nonfinite = 0;
     size_t whole = bytes & ~(size_t)7, n = 0;
@@ -108,7 +108,7 @@ static inline void move(uint8_t *base, const uint8_t *new_, const uint16_t *lane
 static inline int diff(uint8_t *base, const uint8_t *new_, size_t bytes, size_t width, const slice_t *of, ds_ulp *out,
                        ds_found *found) {
     uint16_t lanes[CHUNK + 4];
-    ds_run run;
+    ds_batch run;
     for (size_t block = 0; block < bytes; block += DS_BLOCK * width) {
         size_t end = bytes - block < DS_BLOCK * width ? bytes : block + DS_BLOCK * width;
         ds_cursor c;
@@ -116,8 +116,8 @@ static inline int diff(uint8_t *base, const uint8_t *new_, size_t bytes, size_t 
         for (size_t at = block; at < end; at += CHUNK) {
             size_t n = end - at < CHUNK ? end - at : CHUNK, origin = (at - block) / width;
             size_t count = find(base + at, new_ + at, n / width, width, lanes);
-            for (size_t i = 0; i < count; i += DS_RUN) {
-                size_t some = count - i < DS_RUN ? count - i : DS_RUN;
+            for (size_t i = 0; i < count; i += DS_BATCH) {
+                size_t some = count - i < DS_BATCH ? count - i : DS_BATCH;
                 move(base + at, new_ + at, lanes + i, some, origin, of, n, width, of->first_word + at / 8, &run,
                      found);
                 ds_write(&c, &run, width);

@@ -16,14 +16,14 @@ typedef struct {
 typedef struct {
     ds_place at;
     ds_block block;
-    ds_run run;
+    ds_batch run;
     size_t added;
 } source_t;
 
 /* Adds the changes of one delta in a window. */
 static inline ds_fault add(const ds_streams *s, source_t *from, size_t first, size_t width, sums_t *sums) {
     for (;;) {
-        const ds_run *run = &from->run;
+        const ds_batch *run = &from->run;
         size_t i = from->added, count = run->count;
         for (; i < count && run->lanes[i] < first + WINDOW; i++) {
             size_t lane = run->lanes[i] - first;
@@ -40,7 +40,7 @@ static inline ds_fault add(const ds_streams *s, source_t *from, size_t first, si
 }
 
 static inline void flush(sums_t *sums, size_t first, size_t width, ds_cursor *cursor) {
-    ds_run run;
+    ds_batch run;
     size_t n = 0;
     for (size_t i = 0; i < WINDOW / 64; i++) {
         for (uint64_t bits = sums->touched[i]; bits; bits &= bits - 1) {
@@ -50,7 +50,7 @@ static inline void flush(sums_t *sums, size_t first, size_t width, ds_cursor *cu
             ds_store(run.steps + n * width, step, width);
             n += step != 0;
             ds_store(sums->steps + lane * width, 0, width);
-            if (n < DS_RUN) continue;
+            if (n < DS_BATCH) continue;
             run.count = n;
             ds_write(cursor, &run, width);
             n = 0;

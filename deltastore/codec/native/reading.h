@@ -76,7 +76,7 @@ static inline ds_fault ds_escape(ds_place *at, const ds_block *b, size_t width, 
 
 /* Steps of the next `count` changes; `steps` has room for a multiple of 32. */
 static inline ds_fault ds_steps(ds_place *at, const ds_block *b, size_t count, size_t width, uint8_t *steps) {
-    uint64_t codes[DS_RUN / 32];
+    uint64_t codes[DS_BATCH / 32];
     codes[(count - 1) / 32] = 0;
     memcpy(codes, b->codes + b->index / 4, (count + 3) / 4);
     for (size_t first = 0; first < count; first += 32) {
@@ -96,8 +96,8 @@ static inline ds_fault ds_steps(ds_place *at, const ds_block *b, size_t count, s
 }
 
 /* The next changes, as many as a run holds. There must be one: `index < changes`. */
-static inline ds_fault ds_read(const ds_streams *s, ds_place *at, ds_block *b, size_t width, ds_run *run) {
-    size_t count = b->changes - b->index < DS_RUN ? b->changes - b->index : DS_RUN;
+static inline ds_fault ds_read(const ds_streams *s, ds_place *at, ds_block *b, size_t width, ds_batch *run) {
+    size_t count = b->changes - b->index < DS_BATCH ? b->changes - b->index : DS_BATCH;
     ds_fault fault = ds_lanes(s, at, b, count, run->lanes);
     if (fault == DS_OK) fault = ds_steps(at, b, count, width, run->steps);
     b->index += count;

@@ -4,7 +4,7 @@
 /* Steps at ascending positions within the lanes; returns 0 if memory ran out. */
 int ds_ulp_encode(const int64_t *positions, const uint8_t *steps, size_t count, size_t lanes, size_t width,
                   ds_ulp *out) {
-    ds_run run;
+    ds_batch run;
     size_t at = 0;
     for (size_t first = 0; first < lanes; first += DS_BLOCK) {
         size_t end = at;
@@ -12,7 +12,7 @@ int ds_ulp_encode(const int64_t *positions, const uint8_t *steps, size_t count, 
         ds_cursor c;
         if (!ds_start(out, end - at, width, &c)) return 0;
         for (; at < end; at += run.count) {
-            run.count = end - at < DS_RUN ? end - at : DS_RUN;
+            run.count = end - at < DS_BATCH ? end - at : DS_BATCH;
             for (size_t i = 0; i < run.count; i++) run.lanes[i] = (uint32_t)((size_t)positions[at + i] - first);
             memcpy(run.steps, steps + at * width, run.count * width);
             ds_write(&c, &run, width);

@@ -33,14 +33,14 @@ typedef struct {
     size_t codes_len, near_len, far_len;
 } ds_streams;
 
-#define DS_RUN ((size_t)256) /* changes that are read or written at a time, and stay in the nearest cache; a multiple of 32 */
+#define DS_BATCH ((size_t)256) /* changes that are read or written at a time, and stay in the nearest cache; a multiple of 32 */
 
 /* Successive changes of one block: ascending lanes within it, and steps of `width` bytes, none of them 0. */
 typedef struct {
-    uint32_t lanes[DS_RUN];
-    uint8_t steps[8 * DS_RUN];
+    uint32_t lanes[DS_BATCH];
+    uint8_t steps[8 * DS_BATCH];
     size_t count;
-} ds_run;
+} ds_batch;
 
 /* The streams of some blocks as they are written, with 8-bit gaps. */
 typedef struct {
@@ -66,7 +66,7 @@ static inline int ds_start(ds_ulp *out, size_t changes, size_t width, ds_cursor 
 }
 
 /* Writes changes behind all those before them. One loop for each stream, almost free of branches. */
-static inline void ds_write(ds_cursor *cursor, const ds_run *run, size_t width) {
+static inline void ds_write(ds_cursor *cursor, const ds_batch *run, size_t width) {
     ds_cursor c = *cursor; /* in registers: what is written could be anything to a compiler */
     size_t count = run->count;
     for (size_t i = 0; i < count; i++) {
