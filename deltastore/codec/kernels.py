@@ -42,6 +42,7 @@ if NAME == "native":
         patch,
         scatter,
         split_planes,
+        steps_check,
         steps_decode,
         steps_diff,
         steps_encode,
@@ -53,6 +54,7 @@ else:
     from deltastore.codec.twin import diff, gather, merge_planes, patch, scatter, split_planes
     from deltastore.codec.twin_ctx import ctx_count, ctx_decode, ctx_encode
     from deltastore.codec.twin_steps import (
+        steps_check,
         steps_decode,
         steps_diff,
         steps_encode,
@@ -84,6 +86,7 @@ __all__ = [
     "per_block",
     "scatter",
     "split_planes",
+    "steps_check",
     "steps_decode",
     "steps_diff",
     "steps_encode",

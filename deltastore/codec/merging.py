@@ -15,6 +15,7 @@ import numpy as np
 
 from deltastore.codec import gaps, kernels
 from deltastore.codec.gaps import Mode, Opened, Written
+from deltastore.codec.planes import Take
 from deltastore.codec.types import Change, Encoded, SliceSpec, Whole
 from deltastore.codec.ulp import VALUES, Steps
 from deltastore.errors import BadShard, Unsupported, UsageError
@@ -72,7 +73,10 @@ def merge(shards: Sequence[Stored], specs: Sequence[SliceSpec], *, nonce: bytes)
 def changed_by(shard: Stored, specs: Sequence[SliceSpec]) -> int:
     """Lanes that a shard sets, counted by reading it whole, a slice at a time; errors as for `merge`."""
     check_codec(shard.codec)
-    return sum(one.changed for one in _slices(specs, [_open(shard, specs)]))
+    opened = _open(shard, specs)
+    changed = sum(_counted(one, opened.reader.take) for one in opened.slices)
+    opened.reader.close()
+    return changed
 
 
 def check_codec(codec_id: str) -> None:
@@ -94,6 +98,17 @@ def _open(one: Stored, specs: Sequence[SliceSpec]) -> Opened:
     if sum(opened.digests) & MASK != one.state_delta:
         raise BadShard("the slices of a shard do not add up to its descriptor's digest")
     return opened
+
+
+def _counted(one: gaps.Slice, take: Take) -> int:
+    """Lanes that a slice sets, once all that it has in the streams has been read."""
+    if one.mode is Mode.UNCHANGED:
+        return 0
+    if one.mode is Mode.FULL:
+        gaps.change_of(VALUES, one, take)
+        return one.spec.lanes
+    kernels.steps_check(one.spec, VALUES.coded(one, take), one.changed)
+    return one.changed
 
 
 def _slices(specs: Sequence[SliceSpec], opened: Sequence[Opened]) -> Iterator[Written]:

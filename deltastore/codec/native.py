@@ -118,6 +118,11 @@ def steps_decode(spec: SliceSpec, coded: Coded, changed: int) -> tuple[Positions
     return positions, steps
 
 
+def steps_check(spec: SliceSpec, coded: Coded, changed: int) -> None:
+    """See `twin_steps.steps_check`."""
+    _raise(spec, _native.ulp_check(tuple(coded), spec.lanes, spec.lane_bytes, changed))
+
+
 def steps_patch(spec: SliceSpec, coded: Coded, over: Over) -> int:
     """See `twin_steps.steps_patch`."""
     key, width = tensor_key(spec.name), spec.lane_bytes

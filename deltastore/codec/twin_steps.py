@@ -141,6 +141,11 @@ def codes_decode(codes: Bytes, near: Bytes, far: Lanes) -> Lanes:
     return steps
 
 
+def steps_check(spec: SliceSpec, coded: Coded, changed: int) -> None:
+    """Makes sure that streams can be decoded; arguments and errors as for `steps_decode`."""
+    steps_decode(spec, coded, changed)
+
+
 def steps_patch(spec: SliceSpec, coded: Coded, over: Over) -> int:
     """Positions and new bits of one slice, over the lanes before them.
 

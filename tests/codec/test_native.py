@@ -390,6 +390,8 @@ def test_buffers_of_wrong_sizes_are_refused() -> None:
         lambda: over(values=one, positions=at.astype(np.int16)),
         lambda: over(values=np.zeros(3, np.uint8)),
         lambda: _native.ulp_decode((row, *[none] * 4), 8, 2, at[:0], one[:0]),
+        lambda: _native.ulp_check((row, *[none] * 4), 8, 2, 0),
+        lambda: _native.ulp_check((row, *[none] * 5), 8, 2, -1),
         lambda: _native.ulp_merge((), 8, 2),
         lambda: _native.ulp_merge(((row, none, none, none, none),), 8, 2),
         lambda: _native.ulp_merge(((row, none, b"\0", none, none, none),), 8, 2),

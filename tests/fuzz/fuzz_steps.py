@@ -85,6 +85,8 @@ def check(data: bytes) -> None:
         return kernels.steps_merge(spec, [coded, coded][: 1 + len(data) % 2])
 
     change = with_each(decoded, tuple.__eq__)
+    checked = with_each(lambda: kernels.steps_check(spec, coded, changed) is None, bool.__eq__)
+    assert (checked is None) == (change is None), "what is checked is not what is read"
     found = with_each(merged, tuple.__eq__)
     if change is None:
         return

@@ -14,7 +14,7 @@
     default: call(8); break;                                                                                           \
     }
 
-/* Where what is read goes: steps as they are, or new bits over lanes. */
+/* Where what is read goes: steps as they are, or new bits over lanes; nowhere where there are no positions. */
 typedef struct {
     ds_positions positions;
     uint8_t *values;
@@ -27,6 +27,7 @@ static inline void place(const ds_batch *run, size_t first, size_t width, uint8_
 }
 
 static inline void keep(const ds_batch *run, size_t first, size_t done, size_t width, sink_t *to) {
+    if (to->positions.at == NULL) return;
     if (to->positions.width == 4)
         place(run, first, 4, to->positions.at + done * 4);
     else
@@ -121,6 +122,12 @@ static ds_fault decode_to(const ds_streams *s, sink_t *to, size_t changes) {
 
 ds_fault ds_ulp_decode(const ds_streams *s, int64_t *positions, uint8_t *steps, size_t changes) {
     sink_t to = {{(uint8_t *)positions, 8}, steps, NULL, 0};
+    return decode_to(s, &to, changes);
+}
+
+/* Whether the streams are those of so many changes; nothing is kept of them. */
+ds_fault ds_ulp_check(const ds_streams *s, size_t changes) {
+    sink_t to = {{NULL, 0}, NULL, NULL, 0};
     return decode_to(s, &to, changes);
 }
 

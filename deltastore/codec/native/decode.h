@@ -17,6 +17,7 @@ typedef struct {
 } ds_lanes_of;
 
 ds_fault ds_ulp_decode(const ds_streams *s, int64_t *positions, uint8_t *steps, size_t changes);
+ds_fault ds_ulp_check(const ds_streams *s, size_t changes);
 ds_fault ds_ulp_patch(const ds_streams *s, const ds_lanes_of *old, ds_positions positions, uint8_t *new_bits,
                       size_t changes, uint64_t *delta);
 uint64_t ds_patch(const ds_lanes_of *old, const int64_t *positions, const uint8_t *values, size_t count, int relative,

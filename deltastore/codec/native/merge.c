@@ -1,15 +1,15 @@
 /* Successive deltas of one slice as one, without any state: steps add, lane by lane (spec, Codec ulp). */
 #include "merge.h"
 
+#include "compare.h"
 #include "reading.h"
 
 /* Lanes summed up at a time: few enough for the nearest caches, many enough to go through every delta for. */
 #define WINDOW ((size_t)1 << 14)
 
-/* Steps of a window, and one bit for each lane that any delta has touched. */
+/* Sums of the steps of a window. */
 typedef struct {
     uint8_t steps[8 * WINDOW];
-    uint64_t touched[WINDOW / 64];
 } sums_t;
 
 /* One delta: the block that is read, a run of its changes, and how many of these are added already. */
@@ -29,7 +29,6 @@ static inline ds_fault add(const ds_streams *s, source_t *from, size_t first, si
             size_t lane = run->lanes[i] - first;
             uint8_t *p = sums->steps + lane * width;
             ds_store(p, ds_load(p, width) + ds_load(run->steps + i * width, width), width);
-            sums->touched[lane >> 6] |= 1ull << (lane & 63);
         }
         from->added = i;
         if (i < count || from->block.index == from->block.changes) return DS_OK;
@@ -39,26 +38,25 @@ static inline ds_fault add(const ds_streams *s, source_t *from, size_t first, si
     }
 }
 
-static inline void flush(sums_t *sums, size_t first, size_t width, ds_cursor *cursor) {
-    ds_batch run;
-    size_t n = 0;
-    for (size_t i = 0; i < WINDOW / 64; i++) {
-        for (uint64_t bits = sums->touched[i]; bits; bits &= bits - 1) {
-            size_t lane = 64 * i + (size_t)__builtin_ctzll(bits);
-            uint64_t step = ds_load(sums->steps + lane * width, width);
-            run.lanes[n] = (uint32_t)(first + lane);
-            ds_store(run.steps + n * width, step, width);
-            n += step != 0;
-            ds_store(sums->steps + lane * width, 0, width);
-            if (n < DS_BATCH) continue;
-            run.count = n;
+/* Writes the steps of a window that are not 0, and makes them 0. */
+static inline void flush(sums_t *sums, size_t first, size_t lanes, size_t width, ds_cursor *cursor) {
+    static const uint8_t none[64 * 8];
+    ds_batch run = {.count = 0};
+    for (size_t at = 0; at < lanes; at += 64) {
+        uint64_t mask = ds_differing(sums->steps + at * width, none, width);
+        if (mask == 0) continue;
+        if (run.count > DS_BATCH - 64) {
             ds_write(cursor, &run, width);
-            n = 0;
+            run.count = 0;
         }
-        sums->touched[i] = 0;
+        for (; mask; mask &= mask - 1) {
+            size_t lane = at + (size_t)__builtin_ctzll(mask);
+            run.lanes[run.count] = (uint32_t)(first + lane);
+            memcpy(run.steps + run.count++ * width, sums->steps + lane * width, width);
+        }
     }
-    run.count = n;
     ds_write(cursor, &run, width);
+    memset(sums->steps, 0, lanes * width);
 }
 
 static inline ds_fault merge_block(const ds_streams *inputs, size_t count, size_t number, size_t width,
@@ -74,7 +72,8 @@ static inline ds_fault merge_block(const ds_streams *inputs, size_t count, size_
     if (fault == DS_OK && !ds_start(out, lanes, width, &c)) return DS_MEMORY;
     for (size_t first = 0; first < lanes && fault == DS_OK; first += WINDOW) {
         for (size_t k = 0; k < count && fault == DS_OK; k++) fault = add(&inputs[k], &sources[k], first, width, sums);
-        if (fault == DS_OK) flush(sums, first, width, &c);
+        size_t some = lanes - first < WINDOW ? lanes - first : WINDOW;
+        if (fault == DS_OK) flush(sums, first, some, width, &c);
     }
     for (size_t k = 0; k < count && fault == DS_OK; k++) fault = ds_shut(&inputs[k], &sources[k].at, &sources[k].block);
     if (fault == DS_OK) ds_end(out, &c, width);

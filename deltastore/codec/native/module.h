@@ -15,10 +15,27 @@ static inline PyObject *refused(const char *what) {
     return NULL;
 }
 
+/* Whether positions ascend and are lanes of a slice. */
+static inline int in_order(const int64_t *positions, size_t count, size_t lanes) {
+    int64_t last = -1;
+    for (size_t i = 0; i < count; i++) {
+        if (positions[i] <= last) return 0;
+        last = positions[i];
+    }
+    return last < (int64_t)lanes;
+}
+
 static inline PyObject *bytes_of(const ds_buf *b) {
     return PyBytes_FromStringAndSize((const char *)b->data, (Py_ssize_t)b->len);
 }
 
+PyObject *py_ulp_diff(PyObject *self, PyObject *args);
+PyObject *py_ulp_encode(PyObject *self, PyObject *args);
+PyObject *py_ulp_widen(PyObject *self, PyObject *args);
+PyObject *py_ulp_decode(PyObject *self, PyObject *args);
+PyObject *py_ulp_check(PyObject *self, PyObject *args);
+PyObject *py_ulp_patch(PyObject *self, PyObject *args);
+PyObject *py_ulp_merge(PyObject *self, PyObject *args);
 PyObject *py_ctx_count(PyObject *self, PyObject *args);
 PyObject *py_ctx_encode(PyObject *self, PyObject *args);
 PyObject *py_ctx_decode(PyObject *self, PyObject *args);

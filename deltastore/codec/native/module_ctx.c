@@ -20,16 +20,6 @@ static void release(runs_t *r) {
     PyMem_Free(r->runs);
 }
 
-/* Whether positions ascend and are lanes of the run. */
-static int in_order(const ds_run *run) {
-    int64_t last = -1;
-    for (size_t i = 0; i < run->changes; i++) {
-        if (run->positions[i] <= last) return 0;
-        last = run->positions[i];
-    }
-    return last < (int64_t)run->count;
-}
-
 /* One run: (lanes, shift, mask, origins), and positions and steps where there are changes. */
 static int take_run(PyObject *item, Py_ssize_t width, Py_buffer *views, ds_run *run) {
     unsigned int shift;
@@ -48,7 +38,7 @@ static int take_run(PyObject *item, Py_ssize_t width, Py_buffer *views, ds_run *
     run->changes = (size_t)views[2].len / 8;
     size_t blocks = (run->count + DS_BLOCK - 1) / DS_BLOCK;
     if (views[0].len % width || shift >= 8 * (unsigned)width || mask > 255 ||
-        (size_t)views[1].len != blocks || (size_t)views[3].len != run->changes * (size_t)width || !in_order(run)) {
+        (size_t)views[1].len != blocks || (size_t)views[3].len != run->changes * (size_t)width || !in_order(run->positions, run->changes, run->count)) {
         refused("a run does not fit together");
         return 0;
     }
@@ -95,7 +85,7 @@ PyObject *py_ctx_count(PyObject *self, PyObject *args) {
     size_t bytes = (count + DS_BLOCK - 1) / DS_BLOCK * 256 * sizeof(uint32_t);
     if (!width_ok(width) || lanes.len % width || shift >= 8 * each || mask > 255 ||
         (size_t)steps.len != run.changes * each || (size_t)seen.len != bytes || (size_t)changed.len != bytes ||
-        !in_order(&run)) {
+        !in_order(run.positions, run.changes, run.count)) {
         refused("sizes do not fit together");
         goto end;
     }

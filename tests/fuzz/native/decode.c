@@ -7,6 +7,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     change c;
     if (read_change(&s, declared(&s), &c) == DS_OK) {
         uint8_t *base = noise(s.lanes * s.width, 1), *after = copied(base, s.lanes * s.width);
+        is_patch(&s, &c, base);
         apply(&c, after, s.lanes, s.width);
         is_diff(&s, base, after);
         free(base);

@@ -113,7 +113,9 @@ typedef struct {
 static inline ds_fault read_change(const ds_streams *s, size_t count, change *c) {
     *c = (change){count, malloc(8 * count + !count), malloc(s->width * count + !count)};
     CHECK(c->positions && c->steps);
-    return ds_ulp_decode(s, c->positions, c->steps, count);
+    ds_fault fault = ds_ulp_decode(s, c->positions, c->steps, count);
+    CHECK(ds_ulp_check(s, count) == fault);
+    return fault;
 }
 
 static inline void free_change(change *c) {
@@ -129,13 +131,32 @@ static inline void apply(const change *c, uint8_t *lanes, size_t count, size_t w
     uint8_t *bits = malloc(c->count * width + !c->count);
     CHECK(bits);
     uint64_t before = ds_digest(lanes, bytes, KEY, 7);
-    uint64_t delta = ds_patch(lanes, bytes, width, c->positions, c->steps, c->count, 1, KEY, 7, bits);
+    ds_lanes_of of = {lanes, bytes, width, KEY, 7};
+    uint64_t delta = ds_patch(&of, c->positions, c->steps, c->count, 1, bits);
     CHECK(ds_digest(lanes, bytes, KEY, 7) == before);
-    ds_scatter(lanes, width, c->positions, bits, c->count);
+    ds_scatter(lanes, width, (ds_positions){(uint8_t *)c->positions, 8}, bits, c->count);
     CHECK(ds_digest(lanes, bytes, KEY, 7) == before + delta);
     for (size_t i = 0; i < c->count; i++)
         CHECK(memcmp(lanes + (size_t)c->positions[i] * width, bits + i * width, width) == 0);
     free(bits);
+}
+
+/* Reads streams over lanes: positions of 4 and of 8 bytes, new bits and what they do to the digest, as in two steps. */
+static inline void is_patch(const ds_streams *s, const change *c, const uint8_t *lanes) {
+    ds_lanes_of of = {lanes, s->lanes * s->width, s->width, KEY, 7};
+    uint8_t *bits = malloc(c->count * s->width + !c->count), *found = malloc(c->count * s->width + !c->count);
+    CHECK(bits && found);
+    uint64_t delta = ds_patch(&of, c->positions, c->steps, c->count, 1, bits);
+    for (size_t wide = 4; wide <= 8; wide += 4) {
+        ds_positions at = {malloc(c->count * wide + !c->count), wide};
+        uint64_t gain = 0;
+        CHECK(at.at && ds_ulp_patch(s, &of, at, found, c->count, &gain) == DS_OK && gain == delta);
+        for (size_t i = 0; i < c->count; i++) CHECK(ds_load(at.at + i * wide, wide) == (uint64_t)c->positions[i]);
+        CHECK(c->count == 0 || memcmp(found, bits, c->count * s->width) == 0);
+        free(at.at);
+    }
+    free(bits);
+    free(found);
 }
 
 static inline void same(const uint8_t *a, size_t a_len, const uint8_t *b, size_t b_len) {

@@ -17,8 +17,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     change c = {changes, malloc(8 * changes + !changes), take(&in, changes * width)};
     memcpy(c.positions, positions, 8 * changes);
     uint8_t *lanes = noise(bytes, number(&in, 1)), *bits = malloc(changes * width + !changes);
-    ds_patch(lanes, bytes, width, c.positions, c.steps, changes, how >> 2 & 1, KEY, number(&in, 8), bits);
-    ds_scatter(lanes, width, c.positions, bits, changes);
+    ds_lanes_of of = {lanes, bytes, width, KEY, number(&in, 8)};
+    ds_patch(&of, c.positions, c.steps, changes, how >> 2 & 1, bits);
+    int32_t narrow[255];
+    for (size_t i = 0; i < changes; i++) narrow[i] = (int32_t)positions[i];
+    ds_positions at = how & 16 ? (ds_positions){(uint8_t *)narrow, 4} : (ds_positions){(uint8_t *)c.positions, 8};
+    ds_scatter(lanes, width, at, bits, changes);
+    ds_gather(lanes, width, at, bits, changes);
     if (ascending) apply(&c, lanes, count, width);
     free_change(&c);
     free(lanes);
