@@ -33,7 +33,7 @@ check: $(VENV)/.dev ## Lint, formatting and types, of the package, of the bench 
 	$(BIN)/mypy --strict bench
 	MYPYPATH=tests $(BIN)/mypy --strict tests/*.py
 	@for part in $(TEST_PARTS); do \
-		echo "mypy --strict $$part"; MYPYPATH=tests:$$part $(BIN)/mypy --strict $$part || exit 1; \
+		echo "mypy --strict $$part"; MYPYPATH=tests:tests/servers:$$part $(BIN)/mypy --strict $$part || exit 1; \
 	done
 
 fuzz: $(FUZZ)/.done ## Feed hostile input to readers and kernels for 5 minutes (ARGS="--seconds 60"; see tests/fuzz)

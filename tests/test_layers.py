@@ -53,6 +53,7 @@ FAMILIES = {
 """First part of a module's name to its layer, where it is not called after it."""
 
 THIRD_PARTY: Mapping[str, frozenset[str]] = {
+    "backends": frozenset({"boto3", "botocore"}),
     "protocol": frozenset({"msgpack", "numpy"}),
     "codec": frozenset({"numpy", "safetensors", "zstandard"}),
     "weights": frozenset({"numpy", "safetensors", "torch", "xxhash"}),

@@ -60,7 +60,8 @@ def _driver(scheme: str, url: str) -> type[Driver]:
         try:
             return cast(type[Driver], found.load())
         except ImportError as error:
-            hint = f"Install what {found.value} needs"
+            what = f"{found.dist.name}[{','.join(found.extras)}]" if found.dist else found.value
+            hint = f"pip install '{what}'" if found.extras else f"Install what {found.value} needs"
             raise BadURL(f"the driver for {url} does not load: {error}", hint=hint) from error
     known = sorted({*_BUILT_IN, *(found.name for found in entry_points(group=GROUP))})
     hint = f"Schemes known here: {', '.join(known)}; another needs an entry point of {GROUP}"
