@@ -115,6 +115,8 @@ class Backend(Protocol):
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Iterates over the objects under a prefix whose key is above `start_after`, ascending by key.
 
+        By bytes; by segments, which is another order for `a-b` and `a/b`, where the storage cannot do better.
+
         Lazy; a listing that fails raises and never just ends early. What is put or deleted meanwhile may
         or may not be in it. Stored files whose names are no keys are left out.
 
@@ -125,7 +127,7 @@ class Backend(Protocol):
         ...
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Deletes objects, in order, up to the first failure; one that does not exist is fine.
+        """Deletes objects, in any order; one that does not exist is fine. After an error some may be gone.
 
         All keys are checked before the first is deleted. Durable when it returns.
         """

@@ -1,4 +1,4 @@
-"""What drivers of remote object storage share: roots, clients per process, bodies in parts, sorted listings."""
+"""What drivers of remote storage share: roots, clients per process, bodies in parts, checked listings."""
 
 from __future__ import annotations
 
@@ -80,6 +80,8 @@ class Root:
     def listed(self, found: Iterable[tuple[str, int, float]], *, start_after: str) -> Iterator[ObjectInfo]:
         """What a storage lists, as (name, size, Unix seconds), without what has no key or comes too early.
 
+        Some order names by segment and not by byte; to all keys of the protocol that is the same (DS-BACK-4).
+
         Raises:
             Unavailable: It is out of order.
         """
@@ -90,9 +92,10 @@ class Root:
                 keys.check(key)
             except BadKey:
                 continue
-            if key <= last:
+            if key <= last and key.split("/") <= last.split("/"):
                 raise Unavailable(
-                    f"{self.url} lists {key} after {last}", hint="A store needs listings in the order of bytes"
+                    f"{self.url} lists {key} after {last}",
+                    hint="A store needs listings in the order of bytes",
                 )
             last = key
             if key > start_after:
@@ -176,7 +179,7 @@ class Parts:
             wait(running)
 
     def get(self, key: str, read: Read, *, start: int, stop: int | None, max_size: int) -> bytes:
-        """See `Backend.get`; the first part says how many there are, the others must be of the same contents."""
+        """See `Backend.get`; the first part says how many there are, the others are of the same contents."""
         check_range(key, start=start, stop=stop)
 
         def admit(total: int) -> int:

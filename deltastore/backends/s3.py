@@ -1,6 +1,6 @@
 """S3, and everything that speaks it, through boto3 (spec, Storage): `s3://bucket/prefix`.
 
-Credentials, region, profile and endpoint are found where every AWS client looks for them; options override them.
+Credentials, region, profile and endpoint are found where every AWS client looks for them; options override.
 boto3 tries nothing again: a conditional put that is repeated after a lost reply would take itself for another
 writer's (decision 24).
 """
@@ -70,7 +70,7 @@ class S3Backend:
         read_timeout: float = 60.0,
     ) -> None:
         self._root = root
-        self._settings = {
+        self._settings: dict[str, Any] = {
             "region": region,
             "endpoint_url": endpoint_url,
             "profile": profile,
@@ -125,12 +125,12 @@ class S3Backend:
 
     def get(self, key: str, *, max_size: int, start: int = 0, stop: int | None = None) -> bytes:
         """See `Backend.get`."""
-        path = self._root.path(key)
+        keys.check(key)
         check_range(key, start=start, stop=stop)
         if start == stop:
             self.head(key)
             return b""
-        return self._parts.get(key, partial(self._read, key, path), start=start, stop=stop, max_size=max_size)
+        return self._parts.get(key, partial(self._read, key), start=start, stop=stop, max_size=max_size)
 
     def head(self, key: str) -> ObjectInfo:
         """See `Backend.head`."""
@@ -211,10 +211,12 @@ class S3Backend:
         except (sdk.BotoCoreError, sdk.ClientError) as error:
             raise mapped(error, self.url, key) from error
 
-    def _read(self, key: str, path: str, start: int, stop: int | None, tag: str, admit: Admit) -> Piece:
+    def _read(self, key: str, start: int, stop: int | None, tag: str, admit: Admit) -> Piece:
         span = f"bytes={start}-{'' if stop is None else stop - 1}"
         try:
-            reply = self._ask("get_object", key, Key=path, Range=span, **({"IfMatch": tag} if tag else {}))
+            reply = self._ask(
+                "get_object", key, Key=self._root.path(key), Range=span, **({"IfMatch": tag} if tag else {})
+            )
         except ConditionFailed as error:
             raise self._moved(key) from error
         except PastEnd:
@@ -240,15 +242,13 @@ class S3Backend:
         return Piece(data, total, reply.get("ETag", ""))
 
     def _put_parts(self, key: str, path: str, body: memoryview) -> None:
-        """A body in parts; where one fails for good, what was sent is given up, and the object is as before."""
+        """A body in parts; where one fails for good, all are given up, and the object is as before."""
         upload = self._ask("create_multipart_upload", key, Key=path)["UploadId"]
         part = max(PART, -(-body.nbytes // _MOST_PARTS))
 
         def send(number: int) -> dict[str, Any]:
             piece = body[(number - 1) * part : number * part].tobytes()
-            sent = self._ask(
-                "upload_part", key, Key=path, UploadId=upload, PartNumber=number, Body=piece
-            )
+            sent = self._ask("upload_part", key, Key=path, UploadId=upload, PartNumber=number, Body=piece)
             return {"PartNumber": number, "ETag": sent["ETag"]}
 
         try:

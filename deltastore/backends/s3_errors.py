@@ -18,27 +18,43 @@ from deltastore.errors import (
     Unsupported,
 )
 
-_ABSENT: Final = {"NoSuchKey", "NotFound", "404"}
-_SLOW: Final = {
-    "SlowDown",
-    "Throttling",
-    "ThrottlingException",
-    "RequestLimitExceeded",
-    "TooManyRequests",
-    "TooManyRequestsException",
-    "ServiceUnavailable",
-    "OperationAborted",
+_KINDS: Final[dict[str, type[DeltaStoreError]]] = {
+    **dict.fromkeys(("NoSuchKey", "NotFound", "404"), NotFound),
+    "NoSuchBucket": BadURL,
+    **dict.fromkeys(("QuotaExceeded", "XMinioStorageFull", "EntityQuotaExceeded"), NoSpace),
+    **dict.fromkeys(
+        (
+            "SlowDown",
+            "Throttling",
+            "ThrottlingException",
+            "RequestLimitExceeded",
+            "TooManyRequests",
+            "TooManyRequestsException",
+        ),
+        Throttled,
+    ),
+    **dict.fromkeys(
+        ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"), Unavailable
+    ),
+    **dict.fromkeys(("NoSuchUpload", "InvalidPart"), Unavailable),
+    **dict.fromkeys(("ExpiredToken", "InvalidToken"), AuthError),
 }
-_FULL: Final = {"QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "EntityQuotaExceeded"}
-_AGAIN: Final = {
-    "ConditionalRequestConflict",
-    "InternalError",
-    "RequestTimeout",
-    "IncompleteBody",
-    "BadDigest",
-    "XAmzContentSHA256Mismatch",
-    "NoSuchUpload",
-    "InvalidPart",
+"""Codes that say more than their status, or that come with several."""
+_STATUSES: Final[dict[int, type[DeltaStoreError]]] = {
+    401: AuthError,
+    403: AuthError,
+    404: NotFound,
+    408: Unavailable,
+    409: Unavailable,
+    429: Throttled,
+    501: Unsupported,
+    503: Throttled,
+    507: NoSpace,
+}
+_HINTS: Final = {
+    AuthError: "See the policy of the bucket, the keys, and this host's clock",
+    BadURL: "Create the bucket, or see which one was meant",
+    Unsupported: "The server does not take this request",
 }
 _DENIED: Final = (
     sdk.NoCredentialsError,
@@ -90,32 +106,17 @@ def _answered(reply: Any, url: str, key: str) -> Exception:
     meta = reply.get("ResponseMetadata", {})
     status = meta.get("HTTPStatusCode") or (int(code) if code.isdigit() else 0)
     said = str(reply.get("Error", {}).get("Message", ""))[:300]
-    what = f"{key or url}: {code or status} {said}".rstrip(". ")
+    what = f"{key or url}: the server says {code or status} {said}".rstrip(". ")
     if status == 412 or code == "PreconditionFailed":
         return ConditionFailed(what)
     if status == 416 or code == "InvalidRange":
         return PastEnd(what)
-    return _refused(what, code, status, meta, url=url, key=key)
-
-
-def _refused(
-    what: str, code: str, status: int, meta: dict[str, Any], *, url: str, key: str
-) -> DeltaStoreError:
-    if code == "NoSuchBucket":
-        return BadURL(what, hint=f"Create the bucket of {url}, or see which one was meant")
-    if code in _ABSENT:
+    kind = _KINDS.get(code) or _STATUSES.get(status) or (Unavailable if status >= 500 else Unsupported)
+    if kind is Throttled:
+        return Throttled(what, retry_after=_retry_after(meta.get("HTTPHeaders", {})), key=key)
+    if kind is NotFound:
         return NotFound(f"{key} is not there", key=key)
-    if code in _FULL or status == 507:
-        return NoSpace(what, key=key)
-    if code in _SLOW or status in {429, 503}:
-        headers = meta.get("HTTPHeaders", {})
-        return Throttled(what, retry_after=_retry_after(headers), key=key)
-    if code in _AGAIN or status == 409 or status >= 500 and status != 501:
-        return Unavailable(what, key=key)
-    if status in {401, 403} or code in {"ExpiredToken", "InvalidToken"}:
-        hint = "Is this host's clock right?" if code == "RequestTimeTooSkewed" else "See its policy and keys"
-        return AuthError(what, hint=hint, key=key)
-    return Unsupported(what, hint=f"{url} does not take this request", key=key)
+    return kind(what, hint=_HINTS.get(kind, ""), key=key)
 
 
 def _retry_after(headers: dict[str, str]) -> float | None:

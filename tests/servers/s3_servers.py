@@ -37,6 +37,10 @@ class S3Server:
         return {"endpoint_url": self.endpoint, "region": REGION, "addressing": "path"}
 
 
+_GRPC = 10_000
+"""SeaweedFS also listens on ports so far above those that it is given."""
+
+
 class NotInstalled(Exception):
     """A server is not there."""
 
@@ -52,9 +56,7 @@ def ministack(folder: Path) -> Iterator[S3Server]:
         "SERVICES": "s3",
         "GATEWAY_PORT": str(port),
     }
-    with running(
-        [_installed("ministack")], log=folder / "ministack.log", ready=accepts(port), env=env
-    ):
+    with running([_installed("ministack")], log=folder / "ministack.log", ready=accepts(port), env=env):
         yield S3Server("ministack", port)
 
 
@@ -63,7 +65,7 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
     """SeaweedFS with its S3 gateway, all in one process."""
     data = folder / "seaweedfs"
     data.mkdir()
-    port, master, volume, filer = (free_port() for _ in range(4))
+    port, master, volume, filer = (free_port(beside=_GRPC) for _ in range(4))
     command = [
         _installed("weed"),
         "server",

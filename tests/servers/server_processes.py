@@ -10,16 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+def free_port(*, beside: int = 0) -> int:
+    """A port that nothing listens on, nor on the one so far above it."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port: int = one.getsockname()[1]
+            try:
+                other.bind(("127.0.0.1", port + beside if beside else 0))
+            except (OSError, OverflowError):
+                continue
+            return port
 
 
 def program(name: str) -> str | None:
@@ -62,7 +67,7 @@ def running(
             for sent in (signal.SIGTERM, signal.SIGKILL):
                 _signal(process, sent)
                 try:
-                    process.wait(10)
+                    process.wait(3)
                     break
                 except subprocess.TimeoutExpired:
                     continue
@@ -79,12 +84,11 @@ def accepts(port: int) -> Callable[[], None]:
 
 def _await(
     process: subprocess.Popen[bytes], ready: Callable[[], object], *, patience: float, log: Path
-) -> None:
+) -> object:
     until = time.monotonic() + patience
     while True:
         try:
-            ready()
-            return
+            return ready()
         except OSError as error:
             if process.poll() is not None or time.monotonic() > until:
                 tail = log.read_text(errors="replace")[-2000:]
@@ -94,7 +98,5 @@ def _await(
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
     """To the server and all that it started."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass
