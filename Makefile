@@ -11,11 +11,11 @@ BENCH := .venv-bench
 FUZZ := .venv-fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz sanitize bench fmt clean
+.PHONY: help demo test test-backends check fuzz sanitize bench fmt clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 	@echo
 	@echo "ARGS go to what is run:  make test ARGS='-k chain'   PYTHON chooses the interpreter:  make test PYTHON=python3.12"
 
@@ -23,8 +23,11 @@ demo: $(VENV)/.demo ## Train a small model by RL, ship every step through a stor
 	$(BIN)/deltastore demo $(ARGS)
 
 test: $(VENV)/.dev ## Run all tests, and those that compare weights again with the numpy kernels
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q -m "not servers" $(ARGS)
 	DELTASTORE_KERNELS=numpy $(BIN)/python -m pytest -q tests/codec tests/tensors tests/producer tests/consumer $(ARGS)
+
+test-backends: $(VENV)/.servers ## Run the tests of backends against every server that can be had here (5 minutes)
+	DELTASTORE_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -q tests/backends tests/testing $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting and types, of the package, of the bench and of the tests
 	$(BIN)/ruff check
@@ -72,8 +75,12 @@ $(VENV)/.demo: $(INPUTS) | $(VENV)/.python
 
 $(VENV)/.dev: $(INPUTS) | $(VENV)/.python
 	@rm -f deltastore/codec/_native*.so
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[cli,torch,dev]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[cli,torch,s3,dev]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.servers: $(VENV)/.dev
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[cli,torch,s3,dev,servers]'
+	@touch $@
 
 # Without atheris the targets in Python are still run, blindly.
 $(FUZZ)/.done: $(INPUTS)

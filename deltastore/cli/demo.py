@@ -18,6 +18,8 @@ Examples:
 
 deltastore demo
 deltastore demo --steps 20 --workers 1 --root ./demo-store
+
+deltastore demo --store s3://bucket/demo
 """
 
 
@@ -26,6 +28,9 @@ def demo(
     root: Annotated[
         Path | None,
         typer.Option("--root", metavar="DIR", help="Where store and logs go; a temporary directory."),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="Where the store goes, if not under DIR.")
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=20, help="Steps of the trainer.")] = 60,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Rollout workers at first.")] = 2,
@@ -40,7 +45,7 @@ def demo(
     """
     from deltastore.demo import DemoConfig, run
 
-    config = DemoConfig(root=root, steps=steps, workers=workers, seed=seed, as_json=json)
+    config = DemoConfig(root=root, store=store, steps=steps, workers=workers, seed=seed, as_json=json)
     printed = io.StringIO()
     try:
         with redirect_stdout(printed) if json else nullcontext():

@@ -73,6 +73,7 @@ class DemoConfig:
 
     Attributes:
         root: Where store, rollouts and logs go; a new temporary directory by default. They are left there.
+        store: URL of the store, where it is not to lie under the root.
         steps: Steps of the trainer after the warm start, each of which publishes a version.
         workers: Rollout workers from the start on; one more joins late.
         seed: Of weights, prompts and sampling.
@@ -81,6 +82,7 @@ class DemoConfig:
     """
 
     root: Path | None = None
+    store: str | None = None
     steps: int = 60
     workers: int = 2
     seed: int = 0
@@ -94,7 +96,8 @@ class Job:
 
     Attributes:
         name: What it is called in events and file names.
-        root: The directory that holds store and rollouts.
+        root: The directory that holds rollouts.
+        store: URL of the store.
         seed: Its own.
         held_out_seed: Of the prompts that the reward is measured on.
         steps: Of the trainer.
@@ -104,16 +107,12 @@ class Job:
 
     name: str
     root: Path
+    store: str
     seed: int
     held_out_seed: int
     steps: int
     audits: bool
     learning: Learning
-
-    @property
-    def store_url(self) -> str:
-        """The store, as any command of the library takes it."""
-        return store_url(self.root)
 
     @property
     def rollouts(self) -> Path:
@@ -139,8 +138,3 @@ class Job:
             ),
             **given,
         )
-
-
-def store_url(root: Path) -> str:
-    """URL of the demo's store under its root."""
-    return (root / "store").absolute().as_uri()

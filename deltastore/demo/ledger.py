@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
+from deltastore.backends import open_backend
 from deltastore.demo.events import Committed, Event, Finished, Measured, Published, Trained, Warmed
 
 
@@ -130,12 +131,11 @@ class Ledger:
             if commit.version not in self.published or self.published[commit.version].sha256 != commit.sha256
         )
 
-    def result(self, *, store: Path, url: str, seconds: float, measured: Measured) -> DemoResult:
+    def result(self, *, url: str, seconds: float, measured: Measured) -> DemoResult:
         """The result of a run that went to its end.
 
         Args:
-            store: The directory of the store.
-            url: Its URL.
+            url: The store.
             seconds: Wall time.
             measured: The reward, as the late worker measured it.
         """
@@ -144,7 +144,8 @@ class Ledger:
         staleness = [behind for step in self.trained for behind in step.staleness]
         covered = {commit.version for commit in self.committed} & self.published.keys()
         full = sum(version.size for version in self.published.values())
-        sent = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
+        with closing(open_backend(url)) as backend:
+            sent = sum(info.size for info in backend.list())
         walked = [commit.fetched for commit in self.committed if commit.audit][1:]
         return DemoResult(
             reward_first=measured.first,

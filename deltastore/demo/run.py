@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from deltastore.demo.config import DemoConfig, Job, store_url
+from deltastore import Store
+from deltastore.demo.config import DemoConfig, Job
 from deltastore.demo.events import Event, Published
 from deltastore.demo.failure import DemoFailed
 from deltastore.demo.fleet import Fleet
 from deltastore.demo.ledger import DemoResult, Ledger
 from deltastore.demo.report import Progress, print_result, progress
-from deltastore.errors import StoreExists, UsageError
+from deltastore.errors import NotFound, StoreExists, UsageError
 
 _TRAINER: Final = "deltastore.demo.trainer"
 _WORKER: Final = "deltastore.demo.worker"
@@ -30,28 +32,35 @@ def run(config: DemoConfig) -> DemoResult:
     Raises:
         DemoFailed: A process failed, the reward did not rise, or some worker's weights were not those that
             the trainer had published. Whatever was measured has been printed by then.
-        StoreExists: The root holds a store already.
+        StoreExists: The root holds an earlier demo, or a store is at the URL already.
     """
     if config.steps < 2 or config.workers < 1:
         raise UsageError("the demo needs at least 2 steps and 1 worker")
     root = config.root or Path(tempfile.mkdtemp(prefix="deltastore-demo-"))
     if (root / "store").exists() or (root / "rollouts").exists():
         raise StoreExists(f"{root} holds an earlier demo", hint="Choose another --root, or remove it")
+    url = config.store or (root / "store").absolute().as_uri()
+    _check_absent(url)
     begun = time.monotonic()
     ledger = Ledger()
     with progress(config, root) as shown, Fleet(root / "logs") as fleet:
-        Conductor(config, root, fleet, shown).run(ledger)
+        Conductor(config, root, url, fleet, shown).run(ledger)
     if ledger.measured is None:
         raise DemoFailed("no worker measured the reward", hint=f"See {root / 'logs'}")
     result = ledger.result(
-        store=root / "store",
-        url=store_url(root),
+        url=url,
         seconds=time.monotonic() - begun,
         measured=ledger.measured,
     )
     print_result(result, as_json=config.as_json)
     judge(result)
     return result
+
+
+def _check_absent(url: str) -> None:
+    """Before anything is trained for it."""
+    with suppress(NotFound), Store.open(url):
+        raise StoreExists(f"a store is at {url}", hint="Choose another place, or remove it")
 
 
 def judge(result: DemoResult) -> None:
@@ -83,18 +92,20 @@ class Conductor:
 
     Args:
         config: What was asked for.
-        root: The directory that everything is under.
+        root: The directory that everything but the store is under.
+        url: The store.
         fleet: The processes.
         shown: Where progress is shown.
     """
 
-    def __init__(self, config: DemoConfig, root: Path, fleet: Fleet, shown: Progress) -> None:
+    def __init__(self, config: DemoConfig, root: Path, url: str, fleet: Fleet, shown: Progress) -> None:
         self._config = config
         self._fleet = fleet
         self._shown = shown
         self._trainer = Job(
             name="trainer",
             root=root,
+            store=url,
             seed=config.seed * _SEEDS_PER_RUN,
             held_out_seed=config.seed * _SEEDS_PER_RUN + _SEEDS_PER_RUN - 1,
             steps=config.steps,

@@ -111,7 +111,7 @@ def main() -> None:
         raise DemoFailed(
             f"the warm start stopped at an expected reward of {skill:.2f}", hint="Try another --seed"
         )
-    with Store.create(job.store_url) as store, Producer(store) as producer:
+    with Store.create(job.store) as store, Producer(store) as producer:
         Trainer(job, policy, producer, RolloutFolder(job.rollouts)).run()
 
 

@@ -132,7 +132,7 @@ def open_when_there(job: Job) -> Store:
     orphaned = events.Orphaned()
     while True:
         try:
-            return Store.open(job.store_url)
+            return Store.open(job.store)
         except NotFound:
             if orphaned:
                 raise

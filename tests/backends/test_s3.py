@@ -6,9 +6,8 @@ import pickle
 import uuid
 from collections.abc import Iterator
 
-import boto3
 import pytest
-from s3_servers import CREDENTIALS, REGION, S3Server, ministack, seaweedfs
+from s3_servers import BUCKET, CREDENTIALS, S3Server, make_bucket, ministack, seaweedfs
 from test_contract import BackendContract
 
 from deltastore.backends import Backend, open_backend
@@ -16,17 +15,13 @@ from deltastore.backends.remote import PART
 from deltastore.errors import AuthError, BadURL, NotFound, Unavailable, UsageError
 from deltastore.protocol import keys
 
-BUCKET = "deltastore-tests"
-
 
 @pytest.fixture(scope="module", params=[ministack, pytest.param(seaweedfs, marks=pytest.mark.servers)])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with pytest.MonkeyPatch.context() as patch, request.param(tmp_path_factory.mktemp("server")) as found:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
-        client = boto3.client("s3", endpoint_url=found.endpoint, region_name=REGION)
-        client.create_bucket(Bucket=BUCKET)
-        client.close()
+        make_bucket(found)
         yield found
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from deltastore import Store
 from deltastore.demo.config import DemoConfig, Job, Learning
 from deltastore.demo.events import Committed, Finished, Measured, Published, Trained, parse, say
 from deltastore.demo.failure import DemoFailed
@@ -35,7 +36,7 @@ def result(tmp_path: Path, told: list[Published | Committed | Trained]) -> DemoR
     (tmp_path / "objects" / "one").write_bytes(bytes(400))
     (tmp_path / "STORE.json").write_bytes(bytes(100))
     measured = Measured(0.3, 0.4, 0.005)
-    return ledger.result(store=tmp_path, url="file:///demo", seconds=9.0, measured=measured)
+    return ledger.result(url=tmp_path.as_uri(), seconds=9.0, measured=measured)
 
 
 def test_the_result_adds_up_what_the_processes_told(tmp_path: Path) -> None:
@@ -96,7 +97,16 @@ def test_events_survive_the_way_through_a_pipe(capsys: pytest.CaptureFixture[str
 
 
 def test_a_job_survives_a_command_line(tmp_path: Path) -> None:
-    job = Job("rollout-1", tmp_path / "a b", 5, 999, 60, audits=True, learning=Learning(held_out=64))
+    job = Job(
+        "rollout-1",
+        tmp_path / "a b",
+        "s3://bucket/x y",
+        5,
+        999,
+        60,
+        audits=True,
+        learning=Learning(held_out=64),
+    )
     assert Job.from_json(job.to_json()) == job
 
 
@@ -104,3 +114,7 @@ def test_an_earlier_demo_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with pytest.raises(StoreExists, match="earlier demo"):
         run(DemoConfig(root=tmp_path))
+    url = (tmp_path / "other").as_uri()
+    Store.create(url).close()
+    with pytest.raises(StoreExists, match="other"):
+        run(DemoConfig(root=tmp_path / "new", store=url))

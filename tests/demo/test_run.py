@@ -37,6 +37,18 @@ def test_the_demo_learns_and_every_worker_holds_the_published_bits(
 
 
 @pytest.mark.slow
+def test_the_demo_runs_unchanged_over_s3(
+    s3_root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(DemoConfig(root=tmp_path / "demo", store=s3_root, steps=8, workers=1, learning=SMALL))
+    assert "identical" in capsys.readouterr().out
+    assert (result.url, result.identical, result.workers) == (s3_root, True, 2)
+    assert not (tmp_path / "demo" / "store").exists()
+    with Store.open(s3_root) as store:
+        assert store.find().version == result.last_version
+
+
+@pytest.mark.slow
 def test_a_process_that_fails_is_named_with_what_it_said(tmp_path: Path) -> None:
     hopeless = Learning(model=SMALL.model, warm_start=WarmStart(target=0.9, max_steps=5))
     with pytest.raises(DemoFailed, match="trainer ended with status 1") as failed:

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from server_processes import accepts, free_port, program, running
+import boto3
+from server_processes import accepts, free_port, installed, running
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
 """Of all servers here; to be put into the environment of clients and servers alike."""
 REGION = "us-east-1"
+BUCKET = "deltastore-tests"
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,27 @@ class S3Server:
         """For `open_backend`."""
         return {"endpoint_url": self.endpoint, "region": REGION, "addressing": "path"}
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """For every AWS client that is given no options."""
+        return {**CREDENTIALS, "AWS_ENDPOINT_URL_S3": self.endpoint, "AWS_DEFAULT_REGION": REGION}
+
 
 _GRPC = 10_000
 """SeaweedFS also listens on ports so far above those that it is given."""
 
 
-class NotInstalled(Exception):
-    """A server is not there."""
+def make_bucket(server: S3Server) -> None:
+    """Makes `BUCKET`."""
+    client = boto3.client(
+        "s3",
+        endpoint_url=server.endpoint,
+        region_name=REGION,
+        aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+    )
+    client.create_bucket(Bucket=BUCKET)
+    client.close()
 
 
 @contextmanager
@@ -56,7 +72,7 @@ def ministack(folder: Path) -> Iterator[S3Server]:
         "SERVICES": "s3",
         "GATEWAY_PORT": str(port),
     }
-    with running([_installed("ministack")], log=folder / "ministack.log", ready=accepts(port), env=env):
+    with running([installed("ministack")], log=folder / "ministack.log", ready=accepts(port), env=env):
         yield S3Server("ministack", port)
 
 
@@ -67,7 +83,7 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
     data.mkdir()
     port, master, volume, filer = (free_port(beside=_GRPC) for _ in range(4))
     command = [
-        _installed("weed"),
+        installed("weed"),
         "server",
         f"-dir={data}",
         "-ip=127.0.0.1",
@@ -84,10 +100,3 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
     ]
     with running(command, log=folder / "seaweedfs.log", ready=accepts(port), env=CREDENTIALS):
         yield S3Server("seaweedfs", port)
-
-
-def _installed(name: str) -> str:
-    found = program(name)
-    if found is None:
-        raise NotInstalled(f"{name} is not installed: make .venv/.servers")
-    return found

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 
 def free_port(*, beside: int = 0) -> int:
     """A port that nothing listens on, nor on the one so far above it."""
@@ -27,10 +29,20 @@ def free_port(*, beside: int = 0) -> int:
             return port
 
 
-def program(name: str) -> str | None:
-    """Where a program is, that of this environment first."""
+def installed(name: str) -> str:
+    """Where a program is, that of this environment first; skips the test where it is not there.
+
+    Raises:
+        RuntimeError: It is not there, and all servers are to be.
+    """
     beside = Path(sys.executable).parent / name
-    return str(beside) if beside.exists() else shutil.which(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        reason = f"{name} is not installed: make test-backends installs it"
+        if os.environ.get("DELTASTORE_REQUIRE_SERVERS") == "1":
+            raise RuntimeError(reason)
+        pytest.skip(reason)
+    return found
 
 
 @contextmanager
