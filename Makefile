@@ -34,7 +34,7 @@ check: $(VENV)/.dev ## Lint, formatting and types, of the package, of the bench 
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
 	$(BIN)/mypy --strict bench
-	MYPYPATH=tests $(BIN)/mypy --strict tests/*.py
+	MYPYPATH=tests:tests/servers $(BIN)/mypy --strict tests/*.py
 	@for part in $(TEST_PARTS); do \
 		echo "mypy --strict $$part"; MYPYPATH=tests:tests/servers:$$part $(BIN)/mypy --strict $$part || exit 1; \
 	done
