@@ -25,6 +25,7 @@ _KINDS: Final[dict[str, type[DeltaStoreError]]] = {
     **dict.fromkeys(
         (
             "SlowDown",
+            "ServiceUnavailable",
             "Throttling",
             "ThrottlingException",
             "RequestLimitExceeded",
@@ -37,9 +38,10 @@ _KINDS: Final[dict[str, type[DeltaStoreError]]] = {
         ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"), Unavailable
     ),
     **dict.fromkeys(("NoSuchUpload", "InvalidPart"), Unavailable),
-    **dict.fromkeys(("ExpiredToken", "InvalidToken"), AuthError),
+    **dict.fromkeys(("AccessDenied", "ExpiredToken", "InvalidToken"), AuthError),
+    "InternalError": Unavailable,
 }
-"""Codes that say more than their status, or that come with several."""
+"""Codes that say more than their status, come with several, or with none: for one key of many."""
 _STATUSES: Final[dict[int, type[DeltaStoreError]]] = {
     401: AuthError,
     403: AuthError,
@@ -111,7 +113,7 @@ def _answered(reply: Any, url: str, key: str) -> Exception:
         return ConditionFailed(what)
     if status == 416 or code == "InvalidRange":
         return PastEnd(what)
-    kind = _KINDS.get(code) or _STATUSES.get(status) or (Unavailable if status >= 500 else Unsupported)
+    kind = _KINDS.get(code) or _STATUSES.get(status) or (Unsupported if 400 <= status < 500 else Unavailable)
     if kind is Throttled:
         return Throttled(what, retry_after=_retry_after(meta.get("HTTPHeaders", {})), key=key)
     if kind is NotFound:
