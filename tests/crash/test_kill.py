@@ -22,13 +22,24 @@ from deltastore import Consumer, Producer, Store
 from deltastore.parallel import INLINE
 
 KILLS = 15
+
+
+@pytest.fixture(params=["local", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store will be: a directory, or a server that all processes reach."""
+    if request.param == "s3":
+        url: str = request.getfixturevalue("s3_root")
+        return url
+    return str(tmp_path / "store")
+
+
 SCRIPT = Path(workers.__file__)
 
 
 @contextmanager
-def running(role: str, root: Path, place: Path, seed: int) -> Iterator[subprocess.Popen[str]]:
+def running(role: str, root: str, place: Path, seed: int) -> Iterator[subprocess.Popen[str]]:
     """A worker process that has printed its first line; it is killed at the end, whatever happens."""
-    command = [sys.executable, str(SCRIPT), role, str(root), str(place), str(seed)]
+    command = [sys.executable, str(SCRIPT), role, root, str(place), str(seed)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
@@ -49,12 +60,11 @@ def check_version(store: Store, version: int) -> None:
 
 
 @pytest.mark.slow
-def test_killed_producers_leave_a_log_that_goes_on(tmp_path: Path) -> None:
+def test_killed_producers_leave_a_log_that_goes_on(root: str, tmp_path: Path) -> None:
     seed = int(time.time())
     rng = random.Random(seed)
     print("seed", seed)
-    root = tmp_path / "store"
-    store = Store.create(str(root))
+    store = Store.create(root)
     acknowledged = -1
     for kill in range(KILLS):
         with running("publish", root, tmp_path, kill) as process:
@@ -81,13 +91,13 @@ def test_killed_producers_leave_a_log_that_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["directory", "memory"])
-def test_killed_consumers_come_back_to_a_version(tmp_path: Path, role: str) -> None:
+def test_killed_consumers_come_back_to_a_version(root: str, tmp_path: Path, role: str) -> None:
     seed = int(time.time())
     rng = random.Random(seed)
     print("seed", seed)
-    root, place = tmp_path / "store", tmp_path / "place"
+    place = tmp_path / "place"
     place.mkdir()
-    store = Store.create(str(root))
+    store = Store.create(root)
     stop = threading.Event()
 
     def publish() -> None:
@@ -134,10 +144,9 @@ def check_directory(store: Store, path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_two_producers_exactly_one_goes_on(tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    store = Store.create(str(root))
-    command = [sys.executable, str(SCRIPT), "publish", str(root), str(tmp_path), "1"]
+def test_of_two_producers_exactly_one_goes_on(root: str, tmp_path: Path) -> None:
+    store = Store.create(root)
+    command = [sys.executable, str(SCRIPT), "publish", root, str(tmp_path), "1"]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert first.stdout is not None
     first.stdout.readline()
