@@ -26,7 +26,7 @@ test: $(VENV)/.dev ## Run all tests, and those that compare weights again with t
 	$(BIN)/python -m pytest -q -m "not servers" $(ARGS)
 	DELTASTORE_KERNELS=numpy $(BIN)/python -m pytest -q tests/codec tests/tensors tests/producer tests/consumer $(ARGS)
 
-test-backends: $(VENV)/.servers ## Run the tests of backends against every server that can be had here (5 minutes)
+test-backends: $(VENV)/.servers ## Run the tests of backends against every server that can be had here
 	DELTASTORE_REQUIRE_SERVERS=1 $(BIN)/python -m pytest -q tests/backends tests/testing $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting and types, of the package, of the bench and of the tests

@@ -60,7 +60,8 @@ class Backend(Protocol):
     """Objects under one root. Safe for use by several threads at once.
 
     Every method raises `BadKey` for a key outside the grammar, before it does anything, and otherwise
-    `AuthError`, `NoSpace`, `Throttled` or `Unavailable`. A key that is also the directory of other keys
+    `AuthError`, `NoSpace`, `Throttled` or `Unavailable`; `BadURL` where what the URL names is not there, and
+    `Unsupported` where a server does not know the request. A key that is also the directory of other keys
     (`a` beside `a/b`) is none that the protocol makes; a backend may refuse it with `Unsupported`.
     """
 

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
-from urllib.parse import urlsplit
 
 from deltastore.backends.base import ObjectInfo, check_range, cut
 from deltastore.backends.retry import RetryPolicy, call
@@ -42,26 +41,20 @@ class Root:
     prefix: str
 
     @classmethod
-    def of(cls, url: str, *, depth: int = 1) -> Root:
+    def of(cls, url: str) -> Root:
         """Reads `scheme://bucket/prefix`; a slash at the end makes no difference.
-
-        Args:
-            url: The URL.
-            depth: Segments that name the bucket.
 
         Raises:
             BadURL: No bucket, credentials in the URL, a query, or a path that is not in its plain form.
         """
         scheme, _, rest = url.partition("://")
-        if "@" in urlsplit(url).netloc:
+        bucket, _, prefix = rest.removesuffix("/").partition("/")
+        if "@" in bucket:
             raise BadURL(
                 f"the {scheme} URL holds credentials", hint="Set them where its client looks for them"
             )
-        segments = rest.removesuffix("/").split("/")
-        bucket, prefix = "/".join(segments[:depth]), "/".join(segments[depth:])
-        if len(segments) < depth or _BAD_PREFIX.search(bucket) or (prefix and _BAD_PREFIX.search(prefix)):
-            form = "/".join(["bucket", "namespace/bucket"][depth - 1 : depth])
-            raise BadURL(f"{url!r} names no place", hint=f"Write {scheme}://{form}/prefix")
+        if _BAD_PREFIX.search(bucket) or (prefix and _BAD_PREFIX.search(prefix)):
+            raise BadURL(f"{url!r} names no place", hint=f"Write {scheme}://bucket/prefix")
         return cls(scheme.lower(), bucket, prefix and prefix + "/")
 
     @property
@@ -148,10 +141,14 @@ class Piece:
     tag: str
 
 
+class Moved(Exception):
+    """An object is no longer what the part before was read of: its other parts are of no use."""
+
+
 Admit = Callable[[int], int]
 """Told the size of an object before its body is read: how many bytes to read. Raises what `cut` raises."""
 Read = Callable[[int, int | None, str, Admit], Piece]
-"""Reads bytes `[start, stop)` of the contents with a tag, or of any where it is empty."""
+"""Reads bytes `[start, stop)` of the contents with a tag, or of any where it is empty. Raises `Moved`."""
 
 
 class Parts:
@@ -181,7 +178,13 @@ class Parts:
     def get(self, key: str, read: Read, *, start: int, stop: int | None, max_size: int) -> bytes:
         """See `Backend.get`; the first part says how many there are, the others are of the same contents."""
         check_range(key, start=start, stop=stop)
+        try:
+            return self._get(key, read, start=start, stop=stop, max_size=max_size)
+        except Moved as error:
+            what = f"{key} was written while it was read"
+            raise Unavailable(what, hint="Read it again", key=key) from error
 
+    def _get(self, key: str, read: Read, *, start: int, stop: int | None, max_size: int) -> bytes:
         def admit(total: int) -> int:
             return min(PART, cut(key, total, start=start, stop=stop, max_size=max_size)[1])
 

@@ -28,7 +28,7 @@ from deltastore.backends.base import (
     check_start,
     flat,
 )
-from deltastore.backends.remote import PARALLEL, PART, Admit, Parts, PerProcess, Piece, Root
+from deltastore.backends.remote import PARALLEL, PART, Admit, Moved, Parts, PerProcess, Piece, Root
 from deltastore.backends.s3_errors import ConditionFailed, PastEnd, mapped
 from deltastore.errors import BackendError, Unavailable, UsageError
 from deltastore.protocol import keys
@@ -170,7 +170,8 @@ class S3Backend:
             if not page.get("IsTruncated"):
                 return
             if not page.get("NextContinuationToken"):
-                raise Unavailable(f"{self.url} broke off a listing of {prefix!r}")
+                what = f"{self.url} broke off a listing of {prefix!r}"
+                raise Unavailable(what, hint="It was given up; list again")
             token = {"ContinuationToken": page["NextContinuationToken"]}
 
     # --- Requests ---------------------------------------------------------------------------------------
@@ -218,11 +219,11 @@ class S3Backend:
                 "get_object", key, Key=self._root.path(key), Range=span, **({"IfMatch": tag} if tag else {})
             )
         except ConditionFailed as error:
-            raise self._moved(key) from error
+            raise Moved from error
         except PastEnd:
             size = self.head(key).size
             if size > start:
-                raise self._moved(key) from None
+                raise Moved from None
             admit(size)
             return Piece(b"", size, tag)
         body = reply["Body"]
@@ -238,7 +239,9 @@ class S3Backend:
             except (sdk.BotoCoreError, OSError) as error:
                 raise mapped(error, self.url, key) from error
         if len(data) != wanted:
-            raise Unavailable(f"{key} broke off after {len(data)} of {wanted} bytes", key=key)
+            raise Unavailable(
+                f"{key} broke off after {len(data)} of {wanted} bytes", hint="Read it again", key=key
+            )
         return Piece(data, total, reply.get("ETag", ""))
 
     def _put_parts(self, key: str, path: str, body: memoryview) -> None:
@@ -261,9 +264,6 @@ class S3Backend:
             with suppress(BackendError, UsageError):
                 self._ask("abort_multipart_upload", key, Key=path, UploadId=upload)
             raise
-
-    def _moved(self, key: str) -> Unavailable:
-        return Unavailable(f"{key} was written while it was read", hint="Read it again", key=key)
 
 
 def _sent(data: Buffer) -> bytes:

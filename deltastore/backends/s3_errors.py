@@ -56,6 +56,8 @@ _STATUSES: Final[dict[int, type[DeltaStoreError]]] = {
 _HINTS: Final = {
     AuthError: "See the policy of the bucket, the keys, and this host's clock",
     BadURL: "Create the bucket, or see which one was meant",
+    NoSpace: "Raise the quota, or free some of it",
+    Unavailable: "Try again later",
     Unsupported: "The server does not take this request",
 }
 _DENIED: Final = (
@@ -99,7 +101,7 @@ def mapped(error: Exception, url: str, key: str = "") -> Exception:
         return AuthError(what, hint="Give credentials where AWS clients look for them", key=key)
     if isinstance(error, _MISUSED):
         return BadURL(what, hint=f"See what the bucket, options and profile of {url} should be")
-    return Unavailable(what, key=key)
+    return Unavailable(what, hint=_HINTS[Unavailable], key=key)
 
 
 def _answered(reply: Any, url: str, key: str) -> Exception:

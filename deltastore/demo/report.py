@@ -35,9 +35,9 @@ class Progress(Protocol):
 
 
 @contextmanager
-def progress(config: DemoConfig, root: Path) -> Iterator[Progress]:
+def progress(config: DemoConfig, root: Path, url: str) -> Iterator[Progress]:
     """A live bar on a terminal where rich is installed, plain lines otherwise; always on stderr."""
-    _say(f"store, rollouts and logs are under {root}")
+    _say(f"the store is at {url}, rollouts and logs are under {root}")
     if find_spec("rich") is None or not sys.stderr.isatty():
         yield PlainProgress(config)
         return

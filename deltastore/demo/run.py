@@ -43,7 +43,7 @@ def run(config: DemoConfig) -> DemoResult:
     _check_absent(url)
     begun = time.monotonic()
     ledger = Ledger()
-    with progress(config, root) as shown, Fleet(root / "logs") as fleet:
+    with progress(config, root, url) as shown, Fleet(root / "logs") as fleet:
         Conductor(config, root, url, fleet, shown).run(ledger)
     if ledger.measured is None:
         raise DemoFailed("no worker measured the reward", hint=f"See {root / 'logs'}")

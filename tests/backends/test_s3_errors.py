@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from s3_servers import CREDENTIALS
-from scripted_server import LOST, Reply, Scripted, scripted
+from scripted_server import LOST, Reply, Request, Scripted, scripted
 
 from deltastore.backends import Backend, open_backend
+from deltastore.backends.remote import PART
 from deltastore.errors import (
     AuthError,
     BackendError,
@@ -93,7 +94,8 @@ def test_every_answer_has_its_error(
             ask()
         assert type(caught.value) is kind
         assert len(server.requests) == 1, "asked again by itself"
-        assert "objects/" in str(caught.value) or kind is BadURL
+        assert "objects/" in str(caught.value)
+        assert caught.value.hint or kind in {NotFound, Throttled}
         assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)
 
 
@@ -139,6 +141,21 @@ def test_what_is_too_large_is_not_read(backend: Backend, server: Scripted) -> No
     server.script = lambda _: Reply(206, b"x", claim)
     with pytest.raises(LimitExceeded, match="999999999999"):
         backend.get("a", max_size=10)
+
+
+def test_an_object_that_changes_while_it_is_read_is_given_up_at_once(
+    backend: Backend, server: Scripted
+) -> None:
+    def moving(request: Request) -> Reply:
+        if "if-match" in request.headers:
+            return refusal(412, "PreconditionFailed")
+        span = {"Content-Range": f"bytes 0-{PART - 1}/{3 * PART}", "ETag": "1"}
+        return Reply(206, bytes(PART), span)
+
+    server.script = moving
+    with pytest.raises(Unavailable, match=r"objects/aa/x was written while it was read\. Read it again"):
+        backend.get("objects/aa/x", max_size=3 * PART)
+    assert len(server.requests) <= 3
 
 
 def test_a_server_that_ignores_ranges_is_found_out(backend: Backend, server: Scripted) -> None:
